@@ -1,0 +1,1 @@
+"""Reference backends: graph runners and attention."""

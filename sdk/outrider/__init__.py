@@ -1,0 +1,1 @@
+"""Outrider: exact speculative decoding behind typed seams."""

@@ -1,0 +1,52 @@
+"""The seams of Outrider, as Protocols: one file each."""
+
+from __future__ import annotations
+
+from outrider.interfaces.attention import AttnBackend, AttnPlan
+from outrider.interfaces.draft import BoundDraft, UnboundDraft
+from outrider.interfaces.drafter import Drafter
+from outrider.interfaces.kv import NULL_PAGE, NUM_RESERVED_PAGES, TRASH_PAGE, KVCache, PageAllocator
+from outrider.interfaces.layer_stack import LayerStackProvider, SharedWeights
+from outrider.interfaces.loaders import (
+    Description,
+    DraftLoader,
+    LoadOptions,
+    LoadProgress,
+    ModelPair,
+    TargetLoader,
+)
+from outrider.interfaces.runner import GraphBody, GraphRunner
+from outrider.interfaces.target import MultimodalProvider, PreparedPrompt, StateRollback, Target
+from outrider.interfaces.text import TextCodec
+from outrider.interfaces.verify import LosslessVerifier, LossyVerifier, Verifier
+
+__all__ = [
+    "NULL_PAGE",
+    "NUM_RESERVED_PAGES",
+    "TRASH_PAGE",
+    "AttnBackend",
+    "AttnPlan",
+    "BoundDraft",
+    "Description",
+    "DraftLoader",
+    "Drafter",
+    "GraphBody",
+    "GraphRunner",
+    "KVCache",
+    "LayerStackProvider",
+    "LoadOptions",
+    "LoadProgress",
+    "LosslessVerifier",
+    "LossyVerifier",
+    "ModelPair",
+    "MultimodalProvider",
+    "PageAllocator",
+    "PreparedPrompt",
+    "SharedWeights",
+    "StateRollback",
+    "Target",
+    "TargetLoader",
+    "TextCodec",
+    "UnboundDraft",
+    "Verifier",
+]

@@ -1,0 +1,60 @@
+"""Frozen values that cross Outrider's seams."""
+
+from __future__ import annotations
+
+from outrider.types.attention import AttnBatch, AttnCapabilities, CaptureSupport
+from outrider.types.counts import RequestCount, RequestId, RowIndex, TokenCount
+from outrider.types.draft import DraftSpec, MediaView, RecurrentState, WeightSource
+from outrider.types.model import AttentionSpec, ModelSpec, PositionScheme, RopeKind, RopeSpec
+from outrider.types.proposal import Acceptance, DraftDistribution, Proposal, TreeShape
+from outrider.types.runner import (
+    Admitted,
+    Axis,
+    BufferSlot,
+    DispatchReport,
+    Phase,
+    PhaseShape,
+    RefusalReason,
+    Refused,
+)
+from outrider.types.stack import Attend, DraftOutput, StackInputs, StackOutput
+from outrider.types.taps import HiddenTap, TapConvention
+from outrider.types.vocab import DraftVocab
+
+__all__ = [
+    "Acceptance",
+    "Admitted",
+    "Attend",
+    "AttentionSpec",
+    "AttnBatch",
+    "AttnCapabilities",
+    "Axis",
+    "BufferSlot",
+    "CaptureSupport",
+    "DispatchReport",
+    "DraftDistribution",
+    "DraftOutput",
+    "DraftSpec",
+    "DraftVocab",
+    "HiddenTap",
+    "MediaView",
+    "ModelSpec",
+    "Phase",
+    "PhaseShape",
+    "PositionScheme",
+    "Proposal",
+    "RecurrentState",
+    "RefusalReason",
+    "Refused",
+    "RequestCount",
+    "RequestId",
+    "RopeKind",
+    "RopeSpec",
+    "RowIndex",
+    "StackInputs",
+    "StackOutput",
+    "TapConvention",
+    "TokenCount",
+    "TreeShape",
+    "WeightSource",
+]

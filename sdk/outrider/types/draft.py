@@ -1,0 +1,74 @@
+"""Everything the loop must know about a draft before it runs it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from attrs import frozen
+
+from outrider.types.model import AttentionSpec, RopeSpec
+from outrider.types.taps import HiddenTap
+from outrider.types.vocab import DraftVocab
+
+__all__ = ["DraftSpec", "MediaView", "RecurrentState", "WeightSource"]
+
+
+class WeightSource(Enum):
+    """Where a draft's embedding or head comes from."""
+
+    OWN = "own"
+    TARGET = "target"
+    TARGET_SLICED = "target, sliced to the draft vocabulary"
+
+
+class MediaView(Enum):
+    """What a draft sees at the positions of images, video or audio."""
+
+    TARGET_EMBEDDING = "the target's merged embedding"
+    PLACEHOLDER = "the embedding of the placeholder token"
+
+
+@frozen
+class RecurrentState:
+    """What a draft step hands to the next one: ``[T, width]`` of ``dtype``."""
+
+    width: int
+    dtype: torch.dtype
+
+
+@frozen
+class DraftSpec:
+    """The one source of a draft's widths, vocabulary, taps, state and limits.
+
+    Built from the checkpoint's config *and* checked against its tensors; a conflict is an error that names both.
+    ``state`` is ``None`` for a draft that carries nothing between steps but its KV (a standalone model).
+    ``taps`` is empty for a draft that is fed no feature of the target; otherwise `feature_width` columns, the taps
+    in order, are fed with every verified row. ``max_positions`` is the draft's own context limit.
+    """
+
+    name: str
+    kind: str
+    hidden_size: int
+    layers: tuple[AttentionSpec, ...]
+    taps: tuple[HiddenTap, ...]
+    target_hidden_size: int | None
+    state: RecurrentState | None
+    vocab: DraftVocab
+    embedding: WeightSource
+    head: WeightSource
+    max_positions: int
+    dtype: torch.dtype
+    device: torch.device
+    rope: RopeSpec | None = None
+    max_draft_tokens: int | None = None
+    media: MediaView = MediaView.PLACEHOLDER
+    needs_lengths: bool = False
+    """Whether its rope needs `StackInputs.lengths` (dynamic NTK)."""
+    notes: tuple[str, ...] = ()
+    """Choices the loader made where the checkpoint is silent, each with its reason."""
+
+    @property
+    def feature_width(self) -> int:
+        """Columns of target features fed with every verified row: number of taps × the target's hidden size."""
+        return len(self.taps) * (self.target_hidden_size or 0)
