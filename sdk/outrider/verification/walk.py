@@ -1,0 +1,59 @@
+"""The walk down a proposal that follows the target's own choice at every node.
+
+Shape suffixes: B requests, N drafted tokens, M = N + 1 nodes (node 0 is the root), K = depth of the proposal.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outrider.types import Acceptance, Proposal
+
+__all__ = ["follow_choices"]
+
+
+def follow_choices(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> Acceptance:
+    """The path on which every drafted token equals the target's choice at its parent; the next choice is the bonus.
+
+    ``choice_BM [B, M]`` int64: the token the target takes after each node. ``finite_BM [B, M]`` bool: whether the logits
+    of that node were finite. Siblings hold distinct tokens, so at most one path agrees. Device only, static shapes,
+    capture-safe.
+    """
+    if proposal.shape.is_chain:
+        return _follow_chain(proposal, choice_BM, finite_BM)
+    batch, drafted = proposal.tokens.shape
+    depth = proposal.shape.depth
+    agrees_BN = choice_BM.gather(1, proposal.parents) == proposal.tokens
+    agrees_BN &= proposal.depths[:, 1:] <= proposal.draft_lens[:, None]
+    agrees_BM = torch.cat([agrees_BN.new_ones(batch, 1), agrees_BN], dim=1)
+    # A node is accepted when all its ancestors and itself agree.
+    accepted_BM = (agrees_BM[:, None, :] | ~proposal.ancestors).all(dim=2)
+    counts = accepted_BM.sum(dim=1) - 1
+    # Column of each node in the path: its depth where accepted, else the extra column that is cut off.
+    column_BM = torch.where(accepted_BM, proposal.depths, depth + 1)
+    nodes_BM = torch.arange(drafted + 1, device=choice_BM.device).expand(batch, -1)
+    path = nodes_BM.new_zeros(batch, depth + 2).scatter_(1, column_BM, nodes_BM)[:, : depth + 1]
+    return Acceptance(
+        path=path,
+        counts=counts,
+        tokens=choice_BM.gather(1, path),
+        finite=_finite_on_path(finite_BM.gather(1, path), counts),
+    )
+
+
+def _follow_chain(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> Acceptance:
+    """The same for a chain: the path is the proposal itself, so only its accepted length is to be found."""
+    batch, drafted = proposal.tokens.shape
+    path = torch.arange(drafted + 1, device=choice_BM.device).expand(batch, -1)
+    if drafted == 0:
+        counts = torch.zeros_like(proposal.draft_lens)
+    else:
+        agrees_BN = choice_BM[:, :-1] == proposal.tokens
+        counts = torch.minimum(agrees_BN.cumprod(dim=1).sum(dim=1), proposal.draft_lens)
+    return Acceptance(path=path, counts=counts, tokens=choice_BM, finite=_finite_on_path(finite_BM, counts))
+
+
+def _finite_on_path(finite_BK: Tensor, counts: Tensor) -> Tensor:
+    column = torch.arange(finite_BK.shape[1], device=counts.device)
+    return (finite_BK | (column > counts[:, None])).all(dim=1)
