@@ -1,1 +1,36 @@
-"""Outrider: exact speculative decoding behind typed seams."""
+"""Outrider: exact speculative decoding behind typed seams.
+
+>>> import outrider
+>>> model = outrider.load()
+>>> print(model.generate("def main():", max_new_tokens=32).text)
+"""
+
+from __future__ import annotations
+
+from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta
+from outrider.generation.load import load
+from outrider.generation.model import Prompt, SpeculativeModel
+from outrider.generation.settings import RequestSettings
+from outrider.loop.build import ChainBuilder, EngineOptions, build_engine
+from outrider.loop.engine import Engine
+from outrider.types.request import Emission, Request
+from outrider.types.sampling import SamplingParams
+
+__all__ = [
+    "BatchResult",
+    "ChainBuilder",
+    "Completion",
+    "Emission",
+    "Engine",
+    "EngineOptions",
+    "Prompt",
+    "Request",
+    "RequestSettings",
+    "SamplingParams",
+    "SpeculativeModel",
+    "Statistics",
+    "TextDelta",
+    "build_engine",
+    "load",
+]
+__version__ = "0.1.0"

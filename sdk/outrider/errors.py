@@ -7,6 +7,7 @@
     │   └── NoLoaderError      no registered loader recognises the checkpoint
     ├── BindError              two parts (target, draft, backend) do not fit each other
     ├── ConfigurationError     an option or a combination of options cannot be honoured
+    │   └── PluginError        an installed implementation cannot be imported or created
     ├── InputError             a request, prompt or input file is not valid
     │   └── ContextLengthError the prompt leaves no room for a new token
     ├── CapacityError          the KV memory can never hold the request
@@ -39,6 +40,7 @@ __all__ = [
     "NonFiniteLogitsError",
     "OutputError",
     "OutriderError",
+    "PluginError",
     "Problems",
     "RequestFailedError",
 ]
@@ -62,6 +64,10 @@ class BindError(OutriderError):
 
 class ConfigurationError(OutriderError):
     """An option, or a combination of options, cannot be honoured."""
+
+
+class PluginError(ConfigurationError):
+    """An installed implementation cannot be imported or created; names its package, its entry point and the cause."""
 
 
 class InputError(OutriderError):

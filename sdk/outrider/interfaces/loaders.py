@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 
 from outrider.checkpoint import Checkpoint
 from outrider.interfaces.draft import UnboundDraft
 from outrider.interfaces.target import Target
+from outrider.types import DraftOverrides
 
 __all__ = ["DraftLoader", "LoadOptions", "LoadProgress", "ModelPair", "TargetLoader"]
 
@@ -27,11 +28,15 @@ class LoadProgress(Protocol):
 
 @frozen
 class LoadOptions:
-    """Where and as what weights are loaded. ``dtype`` ``None`` keeps the checkpoint's."""
+    """Where and as what weights are loaded. ``dtype`` ``None`` keeps the checkpoint's.
+
+    ``overrides`` concern drafts only.
+    """
 
     device: torch.device
     dtype: torch.dtype | None = None
     progress: LoadProgress | None = None
+    overrides: DraftOverrides = field(factory=DraftOverrides)
 
 
 class TargetLoader(Protocol):

@@ -6,7 +6,9 @@ from outrider.types.attention import AttnBatch, AttnCapabilities, CaptureSupport
 from outrider.types.counts import RequestCount, RequestId, RowIndex, TokenCount
 from outrider.types.draft import DraftSpec, MediaView, RecurrentState, WeightSource
 from outrider.types.model import AttentionSpec, ModelSpec, PositionScheme, RopeKind, RopeSpec
+from outrider.types.overrides import DraftOverrides
 from outrider.types.proposal import Acceptance, DraftDistribution, Proposal, TreeShape
+from outrider.types.request import Emission, FinishReason, Request
 from outrider.types.runner import (
     Admitted,
     Axis,
@@ -17,7 +19,9 @@ from outrider.types.runner import (
     RefusalReason,
     Refused,
 )
+from outrider.types.sampling import SamplingFeatures, SamplingParams, SamplingState
 from outrider.types.stack import Attend, DraftOutput, StackInputs, StackOutput
+from outrider.types.state import DecodeState, VerifiedRows
 from outrider.types.taps import HiddenTap, TapConvention
 from outrider.types.vocab import DraftVocab
 
@@ -31,11 +35,15 @@ __all__ = [
     "Axis",
     "BufferSlot",
     "CaptureSupport",
+    "DecodeState",
     "DispatchReport",
     "DraftDistribution",
     "DraftOutput",
+    "DraftOverrides",
     "DraftSpec",
     "DraftVocab",
+    "Emission",
+    "FinishReason",
     "HiddenTap",
     "MediaView",
     "ModelSpec",
@@ -46,15 +54,20 @@ __all__ = [
     "RecurrentState",
     "RefusalReason",
     "Refused",
+    "Request",
     "RequestCount",
     "RequestId",
     "RopeKind",
     "RopeSpec",
     "RowIndex",
+    "SamplingFeatures",
+    "SamplingParams",
+    "SamplingState",
     "StackInputs",
     "StackOutput",
     "TapConvention",
     "TokenCount",
     "TreeShape",
+    "VerifiedRows",
     "WeightSource",
 ]

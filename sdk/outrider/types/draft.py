@@ -69,6 +69,12 @@ class DraftSpec:
     """Choices the loader made where the checkpoint is silent, each with its reason."""
 
     @property
+    def embed_width(self) -> int:
+        """Columns of the embeddings it takes: the target's where it shares the target's embedding."""
+        shared = self.embedding is WeightSource.TARGET and self.target_hidden_size is not None
+        return self.target_hidden_size or self.hidden_size if shared else self.hidden_size
+
+    @property
     def feature_width(self) -> int:
         """Columns of target features fed with every verified row: number of taps × the target's hidden size."""
         return len(self.taps) * (self.target_hidden_size or 0)

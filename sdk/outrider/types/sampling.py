@@ -18,7 +18,7 @@ def _no_bias() -> Mapping[int, float]:
 class SamplingParams:
     """How one request's tokens are chosen. The default is greedy.
 
-    The terms and the order in which they apply are those of transformers: penalties, bias, banned and allowed tokens,
+    The terms and the order in which they apply are those of transformers: bias, banned and allowed tokens, penalties,
     minimum length, then temperature, top-k, top-p, min-p. Ranges are checked by `outrider.loop.settings`.
     """
 
@@ -73,9 +73,10 @@ class SamplingState:
     """`SamplingParams` of B rows on the device.
 
     ``temperature``, ``top_p``, ``min_p``, ``repetition_penalty``, ``presence_penalty``, ``frequency_penalty``: ``[B]``
-    float32. ``top_k``: ``[B]`` int64, 0 = off. ``seeds``: ``[B]`` int64. ``min_totals``: ``[B]`` int64, sequence length
-    (prompt included) below which no stop id may be chosen. ``bias``: ``[B, V]`` float32 added to the logits, -inf for
-    banned tokens; ``None`` while no request of the engine has any.
+    float32 (``top_p`` better in float64: 1 - top_p then rounds as transformers' does). ``top_k``: ``[B]`` int64, 0 =
+    off. ``seeds``: ``[B]`` int64. ``min_totals``: ``[B]`` int64, sequence length (prompt included) below
+    which no stop id may be chosen. ``bias``: ``[B, V]`` float32 added to the logits, -inf for banned tokens; ``None``
+    while no request of the engine has any.
     """
 
     temperature: Tensor

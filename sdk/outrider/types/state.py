@@ -22,9 +22,10 @@ class DecodeState:
     - ``max_totals``: ``[B]`` int64, prompt + generated tokens at which the request ends (token or context limit).
     - ``stop_ids``: ``[B, E]`` int64, end-of-sequence ids, padded with -1.
     - ``finished``: ``[B]`` bool; a finished row is computed along but emits nothing.
-    - ``draft_caps``: ``[B]`` int64, the longest draft the request wants.
+    - ``draft_caps``: ``[B]`` int64, the most drafted tokens the request wants in a row (depth of its tree).
     - ``page_table``: ``[B, P]`` int64. ``position_offsets``: ``[B]`` int64, added to sequence indices to give rope
       positions after the prompt (multi-axis rope; else 0).
+    - ``context_length``: the most tokens a sequence may have (prompt + generated), the same for every row.
     - ``max_length``: host upper bound of ``lengths + 1``.
     """
 
@@ -39,6 +40,7 @@ class DecodeState:
     page_table: Tensor
     position_offsets: Tensor
     sampling: SamplingState
+    context_length: int
     max_length: int
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outrider.types import Acceptance, Proposal
 
-__all__ = ["follow_choices"]
+__all__ = ["accept_up_to", "drafted_in_length", "follow_choices"]
 
 
 def follow_choices(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> Acceptance:
@@ -25,7 +25,7 @@ def follow_choices(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> 
     batch, drafted = proposal.tokens.shape
     depth = proposal.shape.depth
     agrees_BN = choice_BM.gather(1, proposal.parents) == proposal.tokens
-    agrees_BN &= proposal.depths[:, 1:] <= proposal.draft_lens[:, None]
+    agrees_BN &= drafted_in_length(proposal)
     agrees_BM = torch.cat([agrees_BN.new_ones(batch, 1), agrees_BN], dim=1)
     # A node is accepted when all its ancestors and itself agree.
     accepted_BM = (agrees_BM[:, None, :] | ~proposal.ancestors).all(dim=2)
@@ -40,6 +40,33 @@ def follow_choices(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> 
         tokens=choice_BM.gather(1, path),
         finite=_finite_on_path(finite_BM.gather(1, path), counts),
     )
+
+
+def accept_up_to(proposal: Proposal, nodes_B: Tensor, bonus_B: Tensor, finite_BM: Tensor) -> Acceptance:
+    """The path from the root to ``nodes_B [B]`` int64 accepted, followed by ``bonus_B [B]`` int64.
+
+    ``finite_BM [B, M]`` bool: whether the logits of each node were finite. Device only, static shapes, capture-safe.
+    """
+    batch, drafted = proposal.tokens.shape
+    depth = proposal.shape.depth
+    rows_B11 = nodes_B[:, None, None]
+    on_path_BM = proposal.ancestors.gather(1, rows_B11.expand(-1, 1, drafted + 1)).squeeze(1)
+    counts = proposal.depths.gather(1, nodes_B[:, None]).squeeze(1)
+    column_BM = torch.where(on_path_BM, proposal.depths, depth + 1)
+    nodes_BM = torch.arange(drafted + 1, device=nodes_B.device).expand(batch, -1)
+    path = nodes_BM.new_zeros(batch, depth + 2).scatter_(1, column_BM, nodes_BM)[:, : depth + 1]
+    if drafted == 0:
+        tokens = bonus_B[:, None]
+    else:
+        # Column j emits the node in column j + 1 of the path; the last column can only be a bonus.
+        emitted = proposal.tokens.gather(1, (path[:, 1:] - 1).clamp_min(0))
+        tokens = torch.cat([emitted, bonus_B[:, None]], dim=1).scatter(1, counts[:, None], bonus_B[:, None])
+    return Acceptance(path, counts, tokens, _finite_on_path(finite_BM.gather(1, path), counts))
+
+
+def drafted_in_length(proposal: Proposal) -> Tensor:
+    """Which drafted nodes ``[B, N]`` bool are no padding: those not deeper than their row's draft length."""
+    return proposal.depths[:, 1:] <= proposal.draft_lens[:, None]
 
 
 def _follow_chain(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> Acceptance:

@@ -1,0 +1,106 @@
+"""EAGLE-1, EAGLE-2 and HASS drafts: embedding and feature pass one linear layer, the output is the next feature."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as functional
+from attrs import frozen
+from torch import Tensor
+
+from outrider.errors import InputError
+from outrider.interfaces import BoundDraft, Target, UnboundDraft
+from outrider.types import DraftOutput, DraftSpec, StackInputs
+from outrider_adapters.eagle.binding import JoinedWeights, bind_spec, join_weights
+from outrider_adapters.eagle.layer import DraftLayer
+from outrider_adapters.nn import RmsNorm, Rope
+
+__all__ = ["BoundEagle1", "Eagle1Draft", "Eagle1Weights"]
+
+
+@frozen(eq=False)
+class Eagle1Weights:
+    """Everything of an EAGLE-1 draft but embedding and head: ``fc [H, 2H]``, its bias ``[H]``, the layers."""
+
+    fc: Tensor
+    fc_bias: Tensor | None
+    embed_norm: RmsNorm | None
+    layers: tuple[DraftLayer, ...]
+    rope: Rope
+
+
+class Eagle1Draft(UnboundDraft):
+    """A loaded EAGLE-1 draft that has not met its target."""
+
+    def __init__(self, spec: DraftSpec, weights: Eagle1Weights, embedding: Tensor | None, head: Tensor | None) -> None:
+        """``embedding [V, H]`` and ``head [V, H]`` are its own, ``None`` where the target supplies them."""
+        self._spec, self._weights = spec, weights
+        self._embedding, self._head = embedding, head
+
+    @property
+    def spec(self) -> DraftSpec:
+        """What the checkpoint says and its tensors confirm."""
+        return self._spec
+
+    def bind(self, target: Target) -> BoundEagle1:
+        """The draft with its final weights; see `UnboundDraft.bind`."""
+        spec = bind_spec(self._spec, target, taps_by_depth=False)
+        return BoundEagle1(spec, self._weights, join_weights(spec, target, self._embedding, self._head))
+
+
+class BoundEagle1(BoundDraft):
+    """An EAGLE-1 draft with final weights.
+
+    There is no final norm: `DraftOutput.hidden` and `DraftOutput.state` are the same tensor, the layer's output, which
+    stands in for the target's feature in the next step.
+
+    Source: EAGLE (Li et al. 2024), section 3.2.
+    """
+
+    def __init__(self, spec: DraftSpec, weights: Eagle1Weights, joined: JoinedWeights) -> None:
+        self._spec, self._weights = spec, weights
+        self._embedding, self._head = joined.embedding, joined.head
+
+    @property
+    def spec(self) -> DraftSpec:
+        """The one source of widths, taps, vocabulary, state and limits."""
+        return self._spec
+
+    @property
+    def embedding(self) -> Tensor:
+        """``[V, H]``; the target's own storage where `DraftSpec.embedding` says so."""
+        return self._embedding
+
+    @property
+    def head(self) -> Tensor:
+        """``[Dv, H]``; the target's own storage where `DraftSpec.head` is the whole of it."""
+        return self._head
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Fresh ``[T, H]`` for target ids ``[T]`` int64. Device only, safe in a capture."""
+        return functional.embedding(token_ids, self._embedding)
+
+    def extend(self, embeds: Tensor, features: Tensor | None, inputs: StackInputs) -> DraftOutput:
+        """Run verified rows on the target's ``features [T, H]``; see `BoundDraft.extend`."""
+        if features is None:
+            raise InputError(f"draft '{self._spec.name}' is fed {self._spec.feature_width} target features, got none")
+        return self._run(embeds, features, inputs)
+
+    def step(self, embeds: Tensor, state: Tensor | None, inputs: StackInputs) -> DraftOutput:
+        """Run drafted rows on the previous step's ``state``, in the place of a feature; see `BoundDraft.step`."""
+        if state is None:
+            raise InputError(f"draft '{self._spec.name}' is fed the state of the step before, got none")
+        return self._run(embeds, state, inputs)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Fresh ``[R, Dv]`` of `DraftOutput.hidden` rows ``[R, H]``. Device only, safe in a capture."""
+        return functional.linear(hidden, self._head)
+
+    def _run(self, embeds: Tensor, feature: Tensor, inputs: StackInputs) -> DraftOutput:
+        weights = self._weights
+        cos, sin = weights.rope.rotation(inputs.positions, inputs.lengths)
+        if weights.embed_norm is not None:
+            embeds = weights.embed_norm(embeds)
+        hidden = functional.linear(torch.cat((embeds, feature), dim=-1), weights.fc, weights.fc_bias)
+        for layer in weights.layers:
+            hidden = layer.forward(embeds, hidden, cos, sin, inputs.attend)
+        return DraftOutput(hidden, hidden)

@@ -1,0 +1,23 @@
+"""Building blocks shared by target and draft adapters: rope, norms, attention, feed-forward, weight loading."""
+
+from __future__ import annotations
+
+from outrider_adapters.nn.blocks import ACTIVATIONS, Activation, FusedAttention, GatedMlp, read_activation
+from outrider_adapters.nn.norm import HeadNorms, RmsNorm
+from outrider_adapters.nn.rope import Rope, extended_positions, read_rope, rotate
+from outrider_adapters.nn.weights import WeightLoader
+
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "FusedAttention",
+    "GatedMlp",
+    "HeadNorms",
+    "RmsNorm",
+    "Rope",
+    "WeightLoader",
+    "extended_positions",
+    "read_activation",
+    "read_rope",
+    "rotate",
+]

@@ -1,0 +1,197 @@
+"""The two halves of a decoder layer, with fused projections: `FusedAttention` and `GatedMlp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from outrider.checkpoint import Config
+from outrider.errors import CheckpointError
+from outrider.types import Attend, AttentionSpec
+from outrider_adapters.nn.norm import HeadNorms
+from outrider_adapters.nn.rope import rotate
+from outrider_adapters.nn.weights import WeightLoader
+
+__all__ = ["ACTIVATIONS", "Activation", "FusedAttention", "GatedMlp", "read_activation"]
+
+Activation = Callable[[Tensor], Tensor]
+"""An elementwise function that returns a fresh tensor."""
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return functional.gelu(x)
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return torch.sigmoid(1.702 * x).mul_(x)
+
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": functional.silu,
+    "swish": functional.silu,
+    "gelu": _gelu,
+    "gelu_python": _gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_fast": _gelu_tanh,
+    "gelu_accurate": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
+    "relu": torch.relu,
+}
+"""The gate functions by their name in ``hidden_act``."""
+
+
+def read_activation(config: Config) -> str:
+    """The ``hidden_act`` of ``config`` (``silu`` where it is absent), a key of `ACTIVATIONS`.
+
+    Raises:
+        CheckpointError: a function that is not in the table.
+    """
+    name = config.get_str("hidden_act", "silu")
+    if name not in ACTIVATIONS:
+        raise CheckpointError(f"{config.where}: 'hidden_act' is '{name}', allowed are {', '.join(ACTIVATIONS)}")
+    return name
+
+
+class FusedAttention:
+    """Self-attention of one layer with one fused projection for queries, keys and values.
+
+    ``qkv_weight [(Hq + 2·Hkv)·D, in_features]``, ``qkv_bias [(Hq + 2·Hkv)·D]``, ``o_weight [out_features, Hq·D]``,
+    ``o_bias [out_features]``. ``in_features`` need not be the hidden size (2H in EAGLE-3). Tensors are kept, not
+    copied.
+    """
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        qkv_weight: Tensor,
+        o_weight: Tensor,
+        qkv_bias: Tensor | None = None,
+        o_bias: Tensor | None = None,
+        head_norms: HeadNorms | None = None,
+    ) -> None:
+        self.spec = spec
+        self._qkv_weight, self._qkv_bias = qkv_weight, qkv_bias
+        self._o_weight, self._o_bias = o_weight, o_bias
+        self._o_transposed = o_weight.t()
+        self._head_norms = head_norms
+        self._all_heads = spec.num_heads + 2 * spec.num_kv_heads
+        self._split = (spec.num_heads + spec.num_kv_heads, spec.num_kv_heads)
+        self._split_qk = (spec.num_heads, spec.num_kv_heads)
+        self._o_width = spec.num_heads * spec.head_dim
+
+    @classmethod
+    def load(
+        cls,
+        loader: WeightLoader,
+        spec: AttentionSpec,
+        in_features: int,
+        out_features: int,
+        qkv_bias: bool = False,
+        o_bias: bool = False,
+        qk_norm_eps: float | None = None,
+    ) -> FusedAttention:
+        """The attention whose tensors ``loader`` holds as ``q_proj`` … ``o_proj``, or fused as ``qkv_proj``.
+
+        ``qk_norm_eps`` asks for ``q_norm`` and ``k_norm`` over each head. Faults are noted by ``loader``.
+        """
+        q_rows, kv_rows = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        rows = (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows))
+        weight = loader.fused([(f"{name}.weight", n) for name, n in rows], "qkv_proj.weight", (in_features,))
+        bias = loader.fused([(f"{name}.bias", n) for name, n in rows], "qkv_proj.bias") if qkv_bias else None
+        norms = None
+        if qk_norm_eps is not None:
+            q_weight = loader.tensor("q_norm.weight", (spec.head_dim,))
+            k_weight = loader.tensor("k_norm.weight", (spec.head_dim,))
+            norms = HeadNorms(q_weight, k_weight, spec.num_heads, spec.num_kv_heads, qk_norm_eps)
+        return cls(
+            spec,
+            weight,
+            loader.tensor("o_proj.weight", (out_features, q_rows)),
+            bias,
+            loader.tensor("o_proj.bias", (out_features,)) if o_bias else None,
+            norms,
+        )
+
+    def forward(
+        self, x: Tensor, layer_index: int, cos: Tensor, sin: Tensor, attend: Attend, residual: Tensor | None = None
+    ) -> Tensor:
+        """Fresh ``[T, out_features]``: attention over rows ``x [T, in_features]``, plus ``residual`` if one is given.
+
+        Calls ``attend(layer_index, q, k, v)`` once, with q and k rotated by `Rope.rotation`'s ``cos`` and ``sin``; the
+        three are views, dense in the last axis. ``x`` and ``residual [T, out_features]`` are left as they are.
+        Device only, safe in a capture.
+        """
+        heads = functional.linear(x, self._qkv_weight, self._qkv_bias).view(-1, self._all_heads, self.spec.head_dim)
+        qk, v = torch.split_with_sizes(heads, self._split, 1)
+        if self._head_norms is not None:
+            qk = self._head_norms(qk)
+        q, k = torch.split_with_sizes(rotate(qk, cos, sin), self._split_qk, 1)
+        mixed = attend(layer_index, q, k, v).reshape(-1, self._o_width)
+        if residual is None:
+            return functional.linear(mixed, self._o_weight, self._o_bias)
+        if self._o_bias is not None:
+            return functional.linear(mixed, self._o_weight, self._o_bias).add_(residual)
+        return torch.addmm(residual, mixed, self._o_transposed)
+
+
+class GatedMlp:
+    """Feed-forward ``down(act(gate(x)) · up(x))`` with one fused projection for gate and up.
+
+    ``gate_up_weight [2·I, H]`` (gate first), ``gate_up_bias [2·I]``, ``down_weight [H, I]``, ``down_bias [H]``.
+    Tensors are kept, not copied.
+
+    Source: Shazeer 2020 (GLU variants), equation 5.
+    """
+
+    def __init__(
+        self,
+        activation: Activation,
+        gate_up_weight: Tensor,
+        down_weight: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+    ) -> None:
+        self._activation = activation
+        self._gate_up_weight, self._gate_up_bias = gate_up_weight, gate_up_bias
+        self._down_weight, self._down_bias = down_weight, down_bias
+        self._down_transposed = down_weight.t()
+        self._split = (gate_up_weight.shape[0] // 2,) * 2
+
+    @classmethod
+    def load(
+        cls, loader: WeightLoader, hidden_size: int, intermediate_size: int, activation: str, bias: bool = False
+    ) -> GatedMlp:
+        """The feed-forward that ``loader`` holds as ``gate_proj``, ``up_proj`` (or ``gate_up_proj``) and ``down_proj``.
+
+        ``activation`` is a key of `ACTIVATIONS`. Faults are noted by ``loader``.
+        """
+        rows = (("gate_proj", intermediate_size), ("up_proj", intermediate_size))
+        return cls(
+            ACTIVATIONS[activation],
+            loader.fused([(f"{name}.weight", n) for name, n in rows], "gate_up_proj.weight", (hidden_size,)),
+            loader.tensor("down_proj.weight", (hidden_size, intermediate_size)),
+            loader.fused([(f"{name}.bias", n) for name, n in rows], "gate_up_proj.bias") if bias else None,
+            loader.tensor("down_proj.bias", (hidden_size,)) if bias else None,
+        )
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Fresh ``[T, H]`` for rows ``x [T, H]``, plus ``residual [T, H]`` if one is given; both are left as they are.
+
+        Device only, safe in a capture.
+        """
+        both = functional.linear(x, self._gate_up_weight, self._gate_up_bias)
+        gate, up = torch.split_with_sizes(both, self._split, 1)
+        gated = self._activation(gate).mul_(up)
+        if residual is None:
+            return functional.linear(gated, self._down_weight, self._down_bias)
+        if self._down_bias is not None:
+            return functional.linear(gated, self._down_weight, self._down_bias).add_(residual)
+        return torch.addmm(residual, gated, self._down_transposed)

@@ -1,0 +1,85 @@
+"""`EagerRunner`: runs every body directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from outrider.errors import ClosedError
+from outrider.interfaces import AttnPlan, GraphBody
+from outrider.types import DispatchReport, Phase, PhaseShape, RefusalReason, Refused
+
+__all__ = ["EagerRunner", "create"]
+
+
+class EagerRunner:
+    """Calls bodies as ordinary Python: no capture, no padding, no copies.
+
+    It is the reference that every capturing runner is compared with. Eager execution is what was chosen here, so the
+    report counts what ran and no refusals.
+    """
+
+    def __init__(self) -> None:
+        self._report = DispatchReport(runner="eager")
+        self._ran = self._report.ran
+        self._closed = False
+
+    @property
+    def report(self) -> DispatchReport:
+        """How often each phase ran; live."""
+        return self._report
+
+    def capture(
+        self,
+        phase: Phase,  # noqa: ARG002
+        body: GraphBody,  # noqa: ARG002
+        shapes: Sequence[PhaseShape],  # noqa: ARG002
+        plan: Callable[[PhaseShape], AttnPlan],  # noqa: ARG002
+    ) -> tuple[PhaseShape, ...]:
+        """Nothing is captured: no shapes; ``plan`` is never called.
+
+        Raises:
+            ClosedError: the runner is closed.
+        """
+        self._check_open("capture")
+        return ()
+
+    def admit(self, phase: Phase, shape: PhaseShape) -> Refused:
+        """Always refused: this runner has no graphs. Counts nothing."""
+        numbers = f"{phase.value} of {shape.tokens} tokens, {shape.requests} requests; 0 graphs"
+        if self._closed:
+            return Refused(RefusalReason.CLOSED, numbers, "build a new runner")
+        return Refused(RefusalReason.NOT_CAPTURED, numbers, "the eager runner never captures; choose one that does")
+
+    def run(
+        self,
+        phase: Phase,
+        body: GraphBody,
+        shape: PhaseShape,  # noqa: ARG002
+        inputs: Mapping[str, Tensor],
+        plan: AttnPlan,
+    ) -> Mapping[str, Tensor]:
+        """Outputs of ``body`` for ``inputs`` themselves, attending through ``plan`` as it stands.
+
+        Raises:
+            ClosedError: the runner is closed.
+        """
+        if self._closed:
+            self._check_open(f"run {phase.value}")
+        outputs = body(inputs, plan.attend)
+        self._ran[phase, "eager"] += 1
+        return outputs
+
+    def close(self) -> None:
+        """A later `run` or `capture` raises `ClosedError`. May be called twice; the report stays readable."""
+        self._closed = True
+
+    def _check_open(self, verb: str) -> None:
+        if self._closed:
+            raise ClosedError(f"cannot {verb}: the eager runner was closed; build a new one")
+
+
+def create() -> EagerRunner:
+    """A new eager runner (entry point ``outrider.runners``)."""
+    return EagerRunner()

@@ -1,0 +1,34 @@
+"""The corners of torch whose types are missing or partial, wrapped once with exact types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+__all__ = ["int_rows", "new_event", "vector_norm"]
+
+_vector_norm = cast(
+    "Callable[..., Tensor]",
+    torch.linalg.vector_norm,  # pyright: ignore[reportUnknownMemberType] - torch.linalg is built without annotations
+)
+
+
+def vector_norm(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Euclidean length ``[..., 1]`` of the last axis of ``x``, accumulated and returned in ``dtype``.
+
+    Allocates its result; device only, safe in a capture.
+    """
+    return _vector_norm(x, 2, -1, True, dtype=dtype)
+
+
+def int_rows(x: Tensor) -> list[list[int]]:
+    """The rows of an integer matrix ``[R, C]`` as Python ints; synchronises where ``x`` is on a device."""
+    return cast("list[list[int]]", x.tolist())  # pyright: ignore[reportUnknownMemberType] - torch annotates a bare list
+
+
+def new_event() -> torch.cuda.Event:
+    """A CUDA event, not yet recorded."""
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves its constructor unannotated

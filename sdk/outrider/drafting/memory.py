@@ -1,0 +1,132 @@
+"""`DraftMemory`: a bound draft with its KV and the outcome of the newest verified pair of every row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
+from outrider.interfaces import AttnBackend, BoundDraft, GraphRunner, KVCache
+from outrider.kv import slots_of
+from outrider.types import AttnBatch, DraftOutput, Phase, PhaseShape
+from outrider.types.state import DecodeState, VerifiedRows
+
+__all__ = ["DraftMemory"]
+
+
+class DraftMemory:
+    """What every drafter over a model shares: extending with verified rows, and running drafted rows.
+
+    ``hidden [rows, H]`` and ``state [rows, width]`` hold, per batch row, the draft's output at its newest verified pair:
+    the place where the next proposal starts.
+    """
+
+    def __init__(
+        self, draft: BoundDraft, kv: KVCache, attention: AttnBackend, runner: GraphRunner, num_rows: int
+    ) -> None:
+        self.draft = draft
+        self.spec = draft.spec
+        self._kv = kv
+        self._attention = attention
+        self._runner = runner
+        self._extend_body = DraftExtendBody(draft)
+        self._step_body = DraftStepBody(draft)
+        spec = draft.spec
+        self.hidden = torch.zeros(num_rows, spec.hidden_size, dtype=spec.dtype, device=spec.device)
+        self.state = (
+            None
+            if spec.state is None
+            else torch.zeros(num_rows, spec.state.width, dtype=spec.state.dtype, device=spec.device)
+        )
+
+    def extend(self, rows: VerifiedRows) -> None:
+        """Run verified rows and keep the outcome of each request's newest pair."""
+        inputs = {
+            "embeds": self.draft.embed(rows.next_tokens) if rows.next_embeds is None else rows.next_embeds,
+            "positions": self._within_context(rows.positions),
+        }
+        if self.spec.taps:
+            assert rows.features is not None, "the loop feeds features to a drafter that names taps"
+            inputs["features"] = rows.features
+        if self.spec.needs_lengths:
+            inputs["lengths"] = rows.indices + 1 if rows.prefill_lengths is None else rows.prefill_lengths
+        batch = AttnBatch(
+            query_lens=rows.query_lens,
+            prefix_lens=rows.prefix_lens,
+            page_table=rows.page_table,
+            slots=rows.slots,
+            max_length=rows.max_length,
+            host_prefix_lens=rows.host_prefix_lens,
+        )
+        output = self._run(Phase.DRAFT_EXTEND, self._extend_body, inputs, batch)
+        here = slice(rows.first_row, rows.first_row + len(rows.query_lens))
+        self.hidden[here] = output.hidden.index_select(0, rows.last_rows)
+        if self.state is not None and output.state is not None:
+            self.state[here] = output.state.index_select(0, rows.last_rows)
+
+    def step(
+        self,
+        state: DecodeState,
+        tokens: Tensor,
+        carried: Tensor | None,
+        depth: int,
+        first_slot: int,
+        tail_mask: Tensor | None = None,
+        tail_depths: Tensor | None = None,
+    ) -> DraftOutput:
+        """Run drafted ``tokens [B, Q]`` that stand ``depth`` pairs after the verified ones.
+
+        ``carried [B·Q, width]``: state of each row's parent. ``first_slot``: slots past the prefix where the Q rows are
+        written. ``tail_mask [B, Q, M]``: the drafted slots each row sees; ``None`` for a chain (Q = 1).
+        """
+        rows, queries = tokens.shape
+        indices = (state.lengths + depth)[:, None]
+        places = indices if queries == 1 else state.lengths[:, None] + first_slot + _count(queries, tokens)
+        positions = indices + state.position_offsets[:, None]
+        if queries > 1:
+            positions = positions.expand(rows, queries)
+        inputs = {
+            "embeds": self.draft.embed(tokens.reshape(-1)),
+            "positions": self._within_context(positions.reshape(-1)),
+        }
+        if carried is not None:
+            inputs["state"] = carried
+        if self.spec.needs_lengths:
+            inputs["lengths"] = indices.expand(rows, queries).reshape(-1) + 1
+        batch = AttnBatch(
+            query_lens=(queries,) * rows,
+            prefix_lens=state.lengths + first_slot if tail_mask is None else state.lengths,
+            page_table=state.page_table,
+            slots=slots_of(state.page_table, places, self._kv.page_size).reshape(-1),
+            max_length=state.max_length + first_slot + queries,
+            tail_mask=tail_mask,
+            query_depths=None if tail_depths is None else tail_depths[:, -queries:],
+            tail_depths=tail_depths,
+        )
+        return self._run(Phase.DRAFT_STEP, self._step_body, inputs, batch)
+
+    def move_row(self, source: int, destination: int) -> None:
+        """Copy the outcome of row ``source`` to ``destination``."""
+        self.hidden[destination] = self.hidden[source]
+        if self.state is not None:
+            self.state[destination] = self.state[source]
+
+    def _run(
+        self,
+        phase: Phase,
+        body: DraftExtendBody | DraftStepBody,
+        inputs: dict[str, Tensor],
+        batch: AttnBatch,
+    ) -> DraftOutput:
+        plan = self._attention.plan(batch, self.spec.layers, self._kv)
+        shape = PhaseShape(batch.num_tokens, batch.num_requests)
+        out = self._runner.run(phase, body, shape, inputs, plan)
+        return DraftOutput(out["hidden"], out.get("state"))
+
+    def _within_context(self, positions: Tensor) -> Tensor:
+        """Rows past the draft's context are padding (`draft_lengths` gives them no token); keep their rope in range."""
+        return positions.clamp(max=self.spec.max_positions - 1)
+
+
+def _count(queries: int, like: Tensor) -> Tensor:
+    return torch.arange(queries, device=like.device)

@@ -1,0 +1,139 @@
+"""`load`: from directories or hub ids to a `SpeculativeModel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from outrider import registry
+from outrider.checkpoint import Checkpoint
+from outrider.errors import CheckpointError, ConfigurationError
+from outrider.generation.model import SpeculativeModel
+from outrider.interfaces import LoadOptions, LoadProgress, ModelPair
+from outrider.loop.build import ChainBuilder, DrafterBuilder, EngineOptions
+
+__all__ = ["DEFAULT_NUM_DRAFT_TOKENS", "DTYPES", "load", "resolve_directory"]
+
+DEFAULT_NUM_DRAFT_TOKENS = 5
+DEFAULT_PAIR = "tiny"
+DTYPES = {
+    "auto": None,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def load(
+    target: str | Path | None = None,
+    draft: str | Path | None = "auto",
+    *,
+    num_draft_tokens: int | None = None,
+    device: str | torch.device = "auto",
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
+    attention: str = "sdpa",
+    runner: str = "eager",
+    options: EngineOptions | None = None,
+    allow_pickle: bool = False,
+    progress: LoadProgress | None = None,
+) -> SpeculativeModel:
+    """A model ready to generate.
+
+    ``target``: a directory, a hub id, the name of an installed pair, or ``None`` for the embedded one. ``draft``: likewise;
+    ``"auto"`` is the draft of the pair and nothing for any other target; ``None`` or ``"none"`` drafts nothing.
+    ``dtype`` ``"auto"``: float32 on a CPU, the checkpoint's own elsewhere. ``num_draft_tokens`` 0 drafts nothing.
+
+    Raises:
+        CheckpointError: a directory is missing, foreign or faulty.
+        BindError: target and draft do not fit.
+        ConfigurationError: an option cannot be honoured.
+    """
+    place = _device(device)
+    load_options = LoadOptions(place, _dtype(dtype, place), progress)
+    pair = _pair(target)
+    target_directory = pair.target if pair is not None else resolve_directory(str(target))
+    loaded = registry.load_target(Checkpoint(target_directory, allow_pickle), load_options)
+    length = DEFAULT_NUM_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens
+    if length < 0:
+        raise ConfigurationError(f"num_draft_tokens is {length}, 0 (no drafting) or more is needed")
+    builder: DrafterBuilder | None = None
+    draft_directory = _draft_directory(draft, pair)
+    if draft_directory is not None and length > 0:
+        unbound = registry.load_draft(Checkpoint(draft_directory, allow_pickle), load_options)
+        builder = ChainBuilder(unbound.bind(loaded), length)
+    return SpeculativeModel(
+        loaded,
+        builder,
+        attention=registry.attention(attention),
+        runner=lambda: registry.runner(runner),
+        options=options,
+    )
+
+
+def resolve_directory(name: str) -> Path:
+    """The directory ``name``, or the local snapshot of the hub model ``name`` (fetched where the network allows).
+
+    Raises:
+        CheckpointError: neither a directory nor a model that can be had.
+    """
+    path = Path(name).expanduser()
+    looks_like_hub_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
+    if path.exists() or not looks_like_hub_id:
+        return path
+    # Its annotations are partial; imported here since few calls need it and it is slow to import.
+    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(
+            f"'{name}' is no directory here, and the model hub cannot give it ({error}); check the name, or give a path"
+        ) from error
+
+
+def _pair(target: str | Path | None) -> ModelPair | None:
+    if target is None:
+        return registry.pair(DEFAULT_PAIR)
+    name = str(target)
+    return registry.pair(name) if name in registry.names(registry.PAIRS) and not Path(name).exists() else None
+
+
+def _draft_directory(draft: str | Path | None, pair: ModelPair | None) -> Path | None:
+    if draft is None or str(draft) == "none":
+        return None
+    if str(draft) == "auto":
+        return pair.drafts[0] if pair is not None and pair.drafts else None
+    return resolve_directory(str(draft))
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if str(device) == "auto":
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigurationError(f"device '{device}' is not known to PyTorch; try cpu, cuda or cuda:1") from error
+    if place.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigurationError(f"device '{device}' is asked, but PyTorch sees no CUDA device; use device cpu")
+        if ":" not in str(place):
+            return torch.device("cuda", torch.cuda.current_device())
+        if place.index >= torch.cuda.device_count():
+            raise ConfigurationError(
+                f"device '{device}' is asked, PyTorch sees {torch.cuda.device_count()} CUDA devices"
+            )
+    return place
+
+
+def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | None:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise ConfigurationError(f"dtype '{dtype}' is not known; allowed are {', '.join(DTYPES)}")
+    if dtype == "auto" and device.type == "cpu":
+        return torch.float32
+    return DTYPES[dtype]

@@ -1,0 +1,248 @@
+"""`SpeculativeModel`: text in, text out, over an engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from attrs import define, evolve, field, frozen
+from typing_extensions import Unpack
+
+from outrider.errors import InputError, OutriderError, RequestFailedError
+from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta, totals
+from outrider.generation.settings import RequestSettings, SettingKeywords
+from outrider.interfaces import AttnBackend, GraphRunner, Target
+from outrider.loop.build import DrafterBuilder, EngineOptions, build_engine
+from outrider.loop.engine import Engine
+from outrider.text.detokenize import IncrementalDetokenizer
+from outrider.types import RequestId
+from outrider.types.request import Emission, FinishReason, Request
+
+__all__ = ["Prompt", "SpeculativeModel"]
+
+
+@frozen
+class Prompt:
+    """One prompt, as text or as token ids, with settings of its own where they differ from the call's."""
+
+    content: str | tuple[int, ...]
+    settings: RequestSettings | None = None
+
+    @classmethod
+    def of(cls, prompt: PromptLike) -> Prompt:
+        """A prompt from text, ids or a prompt."""
+        if isinstance(prompt, Prompt):
+            return prompt
+        return cls(prompt if isinstance(prompt, str) else tuple(prompt))
+
+
+PromptLike = str | Sequence[int] | Prompt
+
+
+@define(eq=False)
+class _Progress:
+    """One prompt on its way."""
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    detokenizer: IncrementalDetokenizer | None
+    started: float
+    token_ids: list[int] = field(factory=list[int])
+    text: str = ""
+    accept_lengths: list[int] = field(factory=list[int])
+    passes: int = 0
+
+
+class SpeculativeModel:
+    """A target with an optional drafter, ready to generate. Not thread-safe.
+
+    Made by `outrider.load` from directories, or from parts: any `Target`, any `DrafterBuilder`, any backends.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: DrafterBuilder | None = None,
+        *,
+        attention: AttnBackend,
+        runner: Callable[[], GraphRunner],
+        options: EngineOptions | None = None,
+    ) -> None:
+        """``runner`` makes a fresh runner for each engine."""
+        self.target = target
+        self.drafter = drafter
+        self._attention = attention
+        self._runner = runner
+        self._options = EngineOptions() if options is None else options
+        self.engine: Engine = build_engine(target, drafter, attention=attention, runner=runner(), options=self._options)
+
+    def without_draft(self) -> SpeculativeModel:
+        """The same target (the same weights) decoding plainly, with an engine of its own."""
+        return SpeculativeModel(self.target, attention=self._attention, runner=self._runner, options=self._options)
+
+    def generate(self, prompt: PromptLike, **settings: Unpack[SettingKeywords]) -> Completion:
+        """The completion of one prompt; ``settings`` as in `RequestSettings`.
+
+        Raises:
+            InputError: the prompt or a setting is not valid.
+            RequestFailedError: the request failed (non-finite logits).
+        """
+        return self.generate_batch([prompt], **settings).completions[0]
+
+    def generate_batch(
+        self, prompts: Iterable[PromptLike], *, raise_errors: bool = True, **settings: Unpack[SettingKeywords]
+    ) -> BatchResult:
+        """Completions of many prompts, batched as rows come free.
+
+        With ``raise_errors`` false a prompt that cannot be run, or fails, becomes a completion with an ``error``. When the
+        user interrupts, what was finished is returned, marked as interrupted.
+
+        Raises:
+            InputError: a prompt or a setting is not valid.
+            RequestFailedError: some requests failed; carries all completions.
+        """
+        wanted = [Prompt.of(prompt) for prompt in prompts]
+        base = _settings(settings)
+        started = time.perf_counter()
+        done: dict[int, Completion] = {}
+        partial: dict[int, tuple[list[int], str]] = {index: ([], "") for index in range(len(wanted))}
+        interrupted = False
+        try:
+            for delta in self.stream_batch(wanted, settings=base, raise_errors=raise_errors):
+                ids, text = partial[delta.index]
+                partial[delta.index] = (ids + list(delta.token_ids), text + delta.text)
+                if delta.completion is not None:
+                    done[delta.index] = delta.completion
+        except KeyboardInterrupt:
+            interrupted = True
+        for index, (ids, text) in partial.items():
+            if index not in done:
+                done[index] = self._cancelled(index, ids, text)
+        completions = tuple(done[index] for index in range(len(wanted)))
+        statistics = totals(completions, self.engine.draft_depth, time.perf_counter() - started)
+        result = BatchResult(completions, statistics, interrupted)
+        if raise_errors and result.failed:
+            errors = "; ".join(str(completion.error) for completion in result.failed)
+            message = f"{len(result.failed)} of {len(completions)} requests failed: {errors}"
+            raise RequestFailedError(message, completions) from result.failed[0].error
+        return result
+
+    def stream(self, prompt: PromptLike, **settings: Unpack[SettingKeywords]) -> Iterator[TextDelta]:
+        """The text of one prompt as it grows, one delta a round; the last one carries the completion."""
+        return self.stream_batch([Prompt.of(prompt)], settings=_settings(settings))
+
+    def stream_batch(
+        self,
+        prompts: Iterable[PromptLike],
+        *,
+        settings: RequestSettings | None = None,
+        raise_errors: bool = True,
+    ) -> Iterator[TextDelta]:
+        """Deltas of many prompts as they grow, interleaved. Leaving the iterator early ends the requests.
+
+        Prompts are taken from ``prompts`` as rows come free, so it may be long or endless.
+        """
+        base = RequestSettings() if settings is None else settings
+        base.check()
+        source = enumerate(Prompt.of(prompt) for prompt in prompts)
+        active: dict[RequestId, _Progress] = {}
+        exhausted = False
+        try:
+            while True:
+                while not exhausted and self.engine.num_waiting == 0:
+                    item = next(source, None)
+                    if item is None:
+                        exhausted = True
+                        break
+                    index, prompt = item
+                    try:
+                        request_id, progress = self._submit(index, prompt, base)
+                    except OutriderError as error:
+                        if raise_errors:
+                            raise
+                        yield TextDelta(index, "", (), self._refused(index, error))
+                        continue
+                    active[request_id] = progress
+                if not active:
+                    return
+                for emission in self.engine.step():
+                    known = active.get(emission.request_id)
+                    if known is None:
+                        continue
+                    if emission.finish_reason is not None:
+                        del active[emission.request_id]
+                    yield self._delta(known, emission)
+        finally:
+            for request_id in active:
+                self.engine.cancel(request_id)
+            if active:
+                self.engine.read()
+
+    def close(self) -> None:
+        """Free the engine. May be called twice."""
+        self.engine.close()
+
+    def _submit(self, index: int, prompt: Prompt, base: RequestSettings) -> tuple[RequestId, _Progress]:
+        settings = base if prompt.settings is None else prompt.settings
+        settings.check()
+        prompt_ids = self._token_ids(prompt.content)
+        codec = self.target.codec
+        request_id = self.engine.submit(Request(prompt_ids, settings.max_new_tokens, settings.sampling()))
+        detokenizer = None if codec is None else IncrementalDetokenizer(codec)
+        return request_id, _Progress(index, prompt_ids, detokenizer, time.perf_counter())
+
+    def _token_ids(self, content: str | tuple[int, ...]) -> tuple[int, ...]:
+        if not isinstance(content, str):
+            return content
+        if self.target.codec is None:
+            raise InputError(f"{self.target.stack.spec.name} has no tokenizer; give the prompt as token ids")
+        return tuple(self.target.codec.encode(content))
+
+    def _delta(self, progress: _Progress, emission: Emission) -> TextDelta:
+        progress.passes += 1
+        progress.token_ids += emission.token_ids
+        if emission.accept_length is not None:
+            progress.accept_lengths.append(emission.accept_length)
+        text = ""
+        if progress.detokenizer is not None:
+            text = progress.detokenizer.push(emission.token_ids)
+            if emission.finish_reason is not None:
+                text += progress.detokenizer.flush()
+        progress.text += text
+        completion = None
+        if emission.finish_reason is not None:
+            completion = self._completion(progress, emission.finish_reason, emission.error)
+        return TextDelta(progress.index, text, emission.token_ids, completion)
+
+    def _completion(self, progress: _Progress, reason: FinishReason, error: OutriderError | None) -> Completion:
+        statistics = Statistics(
+            num_tokens=len(progress.token_ids),
+            num_target_passes=progress.passes,
+            accept_lengths=tuple(progress.accept_lengths),
+            draft_depth=self.engine.draft_depth,
+            seconds=time.perf_counter() - progress.started,
+        )
+        return Completion(
+            index=progress.index,
+            prompt_token_ids=progress.prompt_ids,
+            token_ids=tuple(progress.token_ids),
+            text=progress.text,
+            finish_reason=reason,
+            accept_lengths=statistics.accept_lengths,
+            statistics=statistics,
+            error=error,
+        )
+
+    def _refused(self, index: int, error: OutriderError) -> Completion:
+        return evolve(self._cancelled(index, [], ""), finish_reason="error", error=error)
+
+    def _cancelled(self, index: int, token_ids: list[int], text: str) -> Completion:
+        nothing = Statistics(len(token_ids), 0, (), self.engine.draft_depth, 0.0)
+        return Completion(index, (), tuple(token_ids), text, "cancelled", (), nothing)
+
+
+def _settings(values: SettingKeywords) -> RequestSettings:
+    unknown = sorted(set(values) - set(RequestSettings.names()))
+    if unknown:
+        raise InputError(f"unknown settings {', '.join(unknown)}; known are {', '.join(RequestSettings.names())}")
+    return RequestSettings().override(values)

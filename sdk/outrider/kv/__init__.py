@@ -1,0 +1,8 @@
+"""Paged KV memory: the tensors, and which row owns which page."""
+
+from __future__ import annotations
+
+from outrider.kv.paged import PagedKVCache
+from outrider.kv.pages import PagePool, slots_of, slots_of_rows
+
+__all__ = ["PagePool", "PagedKVCache", "slots_of", "slots_of_rows"]

@@ -1,0 +1,79 @@
+"""What a round emits, where it is cut, and the state it leaves; packed for one copy to the host."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from outrider._torch import int_rows
+from outrider.types import Acceptance
+from outrider.types.state import DecodeState
+
+__all__ = ["RowReport", "RowStatus", "advance", "unpack"]
+
+
+class RowStatus(IntEnum):
+    """How a row stands after a round."""
+
+    RUNNING = 0
+    STOP_ID = 1
+    """An end-of-sequence id was emitted, as the last token."""
+    FULL = 2
+    """The token or context limit is reached."""
+    NON_FINITE = 3
+    """The target's logits were NaN or infinite; nothing was emitted."""
+    IDLE = 4
+    """The row had finished before; nothing was emitted."""
+
+
+def advance(state: DecodeState, acceptance: Acceptance) -> Tensor:
+    """Emit the accepted tokens and the bonus, cut at stop ids and limits, and move ``state`` on, in place.
+
+    Returns ``[B, K + 4]`` int64: K + 1 tokens, how many of them are emitted, the acceptance length (bonus included, uncut,
+    0 where nothing was verified), and the `RowStatus`. Device only, static shapes, capture-safe.
+    """
+    tokens, counts = acceptance.tokens, acceptance.counts
+    width = tokens.shape[1]
+    column = torch.arange(width, device=tokens.device)
+    room = state.max_totals - state.lengths - 1
+    is_stop = (tokens[:, :, None] == state.stop_ids[:, None, :]).any(dim=2)
+    first_stop = torch.where(is_stop, column, width).amin(dim=1)
+    uncut = counts + 1
+    emitted = torch.minimum(torch.minimum(uncut, room), first_stop + 1)
+    stopped = first_stop < emitted
+    full = emitted == room
+    alive = ~state.finished & acceptance.finite
+    emitted = emitted * alive
+    status = torch.where(stopped, RowStatus.STOP_ID, torch.where(full, RowStatus.FULL, RowStatus.RUNNING))
+    status = torch.where(acceptance.finite, status, RowStatus.NON_FINITE)
+    status = torch.where(state.finished, RowStatus.IDLE, status)
+    packed = torch.cat([tokens, torch.stack([emitted, uncut * alive, status], dim=1)], dim=1)
+
+    # Columns past `emitted` land beyond the sequence and are overwritten by the next round.
+    state.tokens.scatter_(1, state.lengths[:, None] + 1 + column, tokens)
+    newest = tokens.gather(1, (emitted - 1).clamp_(min=0)[:, None]).squeeze(1)
+    state.roots.copy_(torch.where(emitted > 0, newest, state.roots))
+    state.lengths.add_(emitted)
+    state.finished.logical_or_(status != RowStatus.RUNNING)
+    return packed
+
+
+@frozen
+class RowReport:
+    """One row of a packed result, on the host."""
+
+    token_ids: tuple[int, ...]
+    accept_length: int
+    status: RowStatus
+
+
+def unpack(packed: Tensor) -> list[RowReport]:
+    """The rows of a packed result that has arrived on the host."""
+    reports: list[RowReport] = []
+    for values in int_rows(packed):
+        *tokens, emitted, accept_length, status = values
+        reports.append(RowReport(tuple(tokens[:emitted]), accept_length, RowStatus(status)))
+    return reports

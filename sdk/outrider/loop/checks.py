@@ -1,0 +1,40 @@
+"""Checks of requests, before anything runs."""
+
+from __future__ import annotations
+
+from outrider.errors import ContextLengthError, InputError, Problems
+from outrider.types import ModelSpec
+from outrider.types.request import Request
+
+__all__ = ["check_request"]
+
+
+def check_request(request: Request, spec: ModelSpec, context_length: int, max_stop_ids: int) -> None:
+    """Refuse a request that cannot be run.
+
+    Raises:
+        InputError: with every fault found: empty prompt, ids out of range, limits below 1, too many end ids.
+        ContextLengthError: only the length of the prompt is wrong.
+    """
+    length = len(request.prompt)
+    too_long = (
+        f"the prompt has {length} tokens, the context holds {context_length} and one must be left for an answer; "
+        f"shorten it to {context_length - 1}"
+    )
+    with Problems("the request cannot be run", InputError) as problems:
+        if not request.prompt:
+            problems.add("the prompt is empty; give at least one token")
+        outside = [token for token in request.prompt if not 0 <= token < spec.vocab_size]
+        if outside:
+            some = ", ".join(map(str, outside[:5])) + (", …" if len(outside) > 5 else "")
+            problems.add(f"token ids {some} are outside the vocabulary 0..{spec.vocab_size - 1} of {spec.name}")
+        if request.max_new_tokens < 1:
+            problems.add(f"max_new_tokens is {request.max_new_tokens}, at least 1 is needed")
+        if request.draft_cap is not None and request.draft_cap < 0:
+            problems.add(f"draft_cap is {request.draft_cap}, 0 or more is needed")
+        if request.eos_ids is not None and len(request.eos_ids) > max_stop_ids:
+            problems.add(f"{len(request.eos_ids)} end ids, the engine holds {max_stop_ids} (max_stop_ids)")
+        if length >= context_length:
+            if not len(problems):
+                raise ContextLengthError(f"the request cannot be run: {too_long}")
+            problems.add(too_long)

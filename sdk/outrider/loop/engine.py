@@ -1,0 +1,261 @@
+"""`Engine`: requests in, tokens out; rows are filled as others finish.
+
+One step reads: admit, prefill, round, read. An embedder may call the four on their own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from attrs import frozen
+
+from outrider.errors import CapacityError, ClosedError, NonFiniteLogitsError
+from outrider.interfaces import PageAllocator, PreparedPrompt
+from outrider.loop.checks import check_request
+from outrider.loop.core import DecodeCore
+from outrider.loop.prefill import PrefillPrompt, prefill
+from outrider.loop.readback import PendingResult
+from outrider.loop.round import run_round
+from outrider.loop.rows import RowSetup, RowStore
+from outrider.loop.track import RequestTrack
+from outrider.types import DispatchReport, RequestId
+from outrider.types.request import Emission, Request
+
+__all__ = ["Engine", "EngineLimits"]
+
+
+@frozen
+class EngineLimits:
+    """Sizes an engine was built with.
+
+    ``context_length``: the most tokens of a sequence. ``slack``: slots past a sequence that a round may write.
+    ``rounds_in_flight``: results the host leaves under way before it reads the oldest (0: read at once).
+    """
+
+    max_batch_size: int
+    context_length: int
+    slack: int
+    max_stop_ids: int
+    rounds_in_flight: int
+
+
+@frozen(eq=False)
+class _Waiting:
+    request_id: RequestId
+    request: Request
+    prepared: PreparedPrompt | None
+
+
+class Engine:
+    """The speculative loop over many requests. Not thread-safe; one engine, one stream."""
+
+    def __init__(self, core: DecodeCore, rows: RowStore, pages: PageAllocator, limits: EngineLimits) -> None:
+        """Wire an engine from its parts; `outrider.loop.build.build_engine` does it from a target and a draft."""
+        self._core = core
+        self._rows = rows
+        self._pages = pages
+        self.limits = limits
+        self._waiting: deque[_Waiting] = deque()
+        self._admitted: list[tuple[RequestTrack, PrefillPrompt]] = []
+        self._running: list[RequestTrack] = []
+        self._by_id: dict[RequestId, RequestTrack] = {}
+        self._pending: deque[PendingResult] = deque()
+        self._dropped: list[Emission] = []
+        self._next_id = 0
+        self._closed = False
+
+    # -- what an embedder calls ------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, prepared: PreparedPrompt | None = None) -> RequestId:
+        """Queue ``request``; ``prepared`` carries its media, if any.
+
+        Raises:
+            InputError: empty prompt, ids out of range, a prompt that leaves no room; all faults at once.
+            CapacityError: the KV memory could never hold it.
+        """
+        self._check_open()
+        check_request(request, self._core.spec, self.limits.context_length, self.limits.max_stop_ids)
+        needed = self._slots_needed(request)
+        if not self._pages.can_ever_hold(needed):
+            raise CapacityError(
+                f"the request may need {needed} KV slots (prompt {len(request.prompt)}, up to {request.max_new_tokens} "
+                f"new tokens, {self.limits.slack} for drafting), more than the KV memory has; lower max_new_tokens or "
+                "give the engine more pages"
+            )
+        request_id = RequestId(self._next_id)
+        self._next_id += 1
+        self._waiting.append(_Waiting(request_id, request, prepared))
+        return request_id
+
+    def cancel(self, request_id: RequestId) -> None:
+        """End a request; its last emission, with what was read so far already emitted, comes with the next read."""
+        for waiting in self._waiting:
+            if waiting.request_id == request_id:
+                self._waiting.remove(waiting)
+                self._dropped.append(Emission(request_id, (), finish_reason="cancelled"))
+                return
+        track = self._by_id.get(request_id)
+        if track is not None:
+            self._release(track)
+            self._dropped.append(Emission(request_id, (), finish_reason="cancelled"))
+
+    def admit(self) -> tuple[RequestId, ...]:
+        """Give rows and KV pages to waiting requests, first come first served, as many as fit."""
+        self._check_open()
+        admitted: list[RequestId] = []
+        while self._waiting and len(self._running) + len(self._admitted) < self.limits.max_batch_size:
+            head = self._waiting[0]
+            row = len(self._running) + len(self._admitted)
+            if not self._pages.reserve(row, self._slots_needed(head.request)):
+                break
+            self._waiting.popleft()
+            admitted.append(self._place(head, row))
+        return tuple(admitted)
+
+    @torch.inference_mode()
+    def prefill(self) -> None:
+        """Launch the prompts of all admitted requests; their first tokens come with a later `read`."""
+        self._check_open()
+        if not self._admitted:
+            return
+        tracks = [track for track, _ in self._admitted]
+        prompts = [prompt for _, prompt in self._admitted]
+        self._admitted = []
+        packed = prefill(self._core, self._rows, tracks[0].row, prompts)
+        self._running += tracks
+        self._launched(PendingResult.start(packed, [track.request_id for track in tracks], "prefill"))
+
+    @torch.inference_mode()
+    def run_round(self) -> None:
+        """Launch one round of all running requests; what it emits comes with a later `read`."""
+        self._check_open()
+        if not self._running:
+            return
+        longest = max(track.upper_total for track in self._running)
+        packed = run_round(self._core, self._rows.view(0, len(self._running), longest))
+        self._launched(PendingResult.start(packed, [track.request_id for track in self._running], "verify"))
+
+    @torch.inference_mode()
+    def read(self, leave: int = 0) -> list[Emission]:
+        """What arrived, oldest first; waits until at most ``leave`` results are under way. Frees finished rows."""
+        emissions, self._dropped = self._dropped, []
+        while len(self._pending) > leave:
+            pending = self._pending.popleft()
+            for request_id, report in zip(pending.request_ids, pending.wait(), strict=True):
+                track = self._by_id.get(request_id)
+                if track is None:
+                    continue
+                reason = track.take(report, pending.growth)
+                if report.token_ids or reason is not None:
+                    emissions.append(
+                        Emission(
+                            request_id,
+                            report.token_ids,
+                            accept_length=report.accept_length if pending.phase == "verify" else None,
+                            finish_reason=reason,
+                            error=_non_finite(request_id, pending.phase) if reason == "error" else None,
+                        )
+                    )
+                if reason is not None:
+                    self._release(track)
+        return emissions
+
+    def step(self) -> list[Emission]:
+        """Admit, prefill, run one round, read: what arrived."""
+        self.admit()
+        self.prefill()
+        self.run_round()
+        return self.read(leave=self.limits.rounds_in_flight if self._running else 0)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits, runs or has yet to be read."""
+        return bool(self._waiting or self._admitted or self._running or self._pending or self._dropped)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a row."""
+        return len(self._running) + len(self._admitted)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a row."""
+        return len(self._waiting)
+
+    @property
+    def draft_depth(self) -> int:
+        """The most tokens a round can accept before the bonus; 0 when nothing drafts."""
+        return self._core.drafter.shape.depth
+
+    @property
+    def report(self) -> DispatchReport:
+        """What the runner ran where, and what it refused why; live."""
+        return self._core.runner.report
+
+    def close(self) -> None:
+        """Free the runner's graphs; the engine cannot be used afterwards. May be called twice."""
+        self._closed = True
+        self._core.runner.close()
+
+    # -- bookkeeping -----------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the engine is closed; build a new one")
+
+    def _max_total(self, request: Request) -> int:
+        return min(len(request.prompt) + request.max_new_tokens, self.limits.context_length)
+
+    def _slots_needed(self, request: Request) -> int:
+        return self._max_total(request) + self.limits.slack
+
+    def _place(self, waiting: _Waiting, row: int) -> RequestId:
+        request, prepared = waiting.request, waiting.prepared
+        track = RequestTrack(waiting.request_id, request, row, self._max_total(request), total=len(request.prompt))
+        setup = RowSetup(
+            prompt=request.prompt,
+            max_total=track.max_total,
+            stop_ids=self._core.target.eos_ids if request.eos_ids is None else request.eos_ids,
+            draft_cap=self.draft_depth if request.draft_cap is None else request.draft_cap,
+            position_offset=0 if prepared is None else prepared.position_offset,
+            sampling=request.sampling,
+        )
+        self._rows.set_row(row, setup)
+        prompt = (
+            PrefillPrompt(request.prompt)
+            if prepared is None
+            else PrefillPrompt(request.prompt, prepared.embeds, prepared.positions)
+        )
+        self._by_id[track.request_id] = track
+        self._admitted.append((track, prompt))
+        return track.request_id
+
+    def _launched(self, pending: PendingResult) -> None:
+        for request_id in pending.request_ids:
+            self._by_id[request_id].in_flight += pending.growth
+        self._pending.append(pending)
+
+    def _release(self, track: RequestTrack) -> None:
+        """Take the row back; the last row moves into its place so that rows stay dense."""
+        if any(admitted is track for admitted, _ in self._admitted):
+            self.prefill()  # a row between others can only be closed once all of them run
+        del self._by_id[track.request_id]
+        self._pages.release(track.row)
+        last = self._running.pop()
+        if last is not track:
+            self._pages.move_row(last.row, track.row)
+            self._rows.move_row(last.row, track.row)
+            self._core.drafter.move_row(last.row, track.row)
+            self._rows.clear_row(last.row)
+            last.row = track.row
+            self._running[track.row] = last
+        else:
+            self._rows.clear_row(track.row)
+
+
+def _non_finite(request_id: RequestId, phase: str) -> NonFiniteLogitsError:
+    return NonFiniteLogitsError(
+        f"request {request_id}: the target's logits were NaN or infinite in the {phase} pass; the weights or the dtype "
+        "overflow (try dtype float32 or bfloat16). Other requests go on."
+    )

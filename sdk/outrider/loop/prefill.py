@@ -1,0 +1,178 @@
+"""Prefill: the pieces of a round with many rows; chunked, ragged, many requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from outrider.drafting.none import NoDrafter
+from outrider.kv import slots_of_rows
+from outrider.loop.advance import advance
+from outrider.loop.core import DecodeCore, TargetPass
+from outrider.loop.rows import RowStore
+from outrider.types import AttnBatch, Phase
+from outrider.types.state import VerifiedRows
+
+__all__ = ["PrefillPrompt", "prefill"]
+
+
+@frozen(eq=False)
+class PrefillPrompt:
+    """One prompt to prefill. ``embeds [P, H]`` and ``positions [P]`` or ``[3, P]`` replace token embeddings and plain
+    positions where media are placed; ``None`` for text.
+    """
+
+    token_ids: tuple[int, ...]
+    embeds: Tensor | None = None
+    positions: Tensor | None = None
+
+
+@frozen
+class _Span:
+    """Tokens start..end-1 of prompt number ``index``."""
+
+    index: int
+    start: int
+    end: int
+    total: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def completes(self) -> bool:
+        return self.end == self.total
+
+
+def prefill(core: DecodeCore, rows: RowStore, first_row: int, prompts: Sequence[PrefillPrompt]) -> Tensor:
+    """Run ``prompts`` in rows first_row.. (prepared by `RowStore.set_row`) and emit the first token of each.
+
+    Returns the packed result ``[len(prompts), 4]`` (`outrider.loop.advance`). At most `DecodeCore.max_prefill_tokens`
+    tokens go through the target at once. Changes the rows' state, the KV of target and draft, and the drafter.
+    """
+    packed = [_run_chunk(core, rows, first_row, prompts, spans) for spans in _chunks(prompts, core.max_prefill_tokens)]
+    return torch.cat(packed)
+
+
+def _chunks(prompts: Sequence[PrefillPrompt], budget: int) -> Iterator[list[_Span]]:
+    """Spans of consecutive prompts, at most ``budget`` tokens a chunk; a prompt may be cut anywhere."""
+    spans: list[_Span] = []
+    left = budget
+    for index, prompt in enumerate(prompts):
+        start, total = 0, len(prompt.token_ids)
+        while start < total:
+            size = min(left, total - start)
+            spans.append(_Span(index, start, start + size, total))
+            start += size
+            left -= size
+            if left == 0:
+                yield spans
+                spans, left = [], budget
+    if spans:
+        yield spans
+
+
+def _run_chunk(
+    core: DecodeCore, rows: RowStore, first_row: int, prompts: Sequence[PrefillPrompt], spans: list[_Span]
+) -> Tensor:
+    device = core.spec.device
+    first = first_row + spans[0].index
+    longest = max(span.end for span in spans)
+    state = rows.view(first, len(spans), longest)
+    columns = _host_columns(prompts, spans).to(device, non_blocking=True)
+    token_ids, next_tokens, indices, row_of, totals = columns
+    ends = torch.tensor([span.size for span in spans]).cumsum(0)
+    last_rows = (ends - 1).to(device, non_blocking=True)
+    batch = AttnBatch(
+        query_lens=tuple(span.size for span in spans),
+        prefix_lens=torch.tensor([span.start for span in spans]).to(device, non_blocking=True),
+        page_table=state.page_table,
+        slots=slots_of_rows(state.page_table, row_of, indices, core.kv.page_size),
+        max_length=longest,
+        host_prefix_lens=tuple(span.start for span in spans),
+    )
+    positions = _positions(core, prompts, spans, indices)
+    done = core.run_target(Phase.TARGET_PREFILL, _embeds(core, prompts, spans, token_ids), positions, totals, batch)
+
+    # Prompts are cut in order, so those that complete in this chunk are its first rows.
+    completed = sum(span.completes for span in spans)
+    finished = rows.view(first, completed, longest)
+    newest = last_rows[:completed]
+    logits = core.target.stack.logits(done.hidden.index_select(0, newest))
+    nothing = NoDrafter(completed, device).propose(finished)
+    acceptance = core.verifier.accept(nothing, logits[:, None, :], finished)
+    if core.drafter.taps or core.drafter.shape.depth:
+        next_tokens = next_tokens.index_copy(0, newest, acceptance.tokens[:, 0])
+        core.drafter.extend(_verified(batch, done, first, next_tokens, indices, positions, last_rows, totals))
+    return advance(finished, acceptance)
+
+
+def _verified(
+    batch: AttnBatch,
+    done: TargetPass,
+    first_row: int,
+    next_tokens: Tensor,
+    indices: Tensor,
+    positions: Tensor,
+    last_rows: Tensor,
+    totals: Tensor,
+) -> VerifiedRows:
+    return VerifiedRows(
+        first_row=first_row,
+        next_tokens=next_tokens,
+        features=done.features,
+        indices=indices,
+        positions=positions,
+        slots=batch.slots,
+        last_rows=last_rows,
+        query_lens=batch.query_lens,
+        prefix_lens=batch.prefix_lens,
+        page_table=batch.page_table,
+        max_length=batch.max_length,
+        host_prefix_lens=batch.host_prefix_lens,
+        prefill_lengths=totals,
+    )
+
+
+def _host_columns(prompts: Sequence[PrefillPrompt], spans: list[_Span]) -> Tensor:
+    """``[5, T]`` int64: token, next token (0 where it is not known yet), index, row within the chunk, prompt length."""
+    columns: list[list[int]] = [[], [], [], [], []]
+    for row, span in enumerate(spans):
+        ids = prompts[span.index].token_ids
+        columns[0] += ids[span.start : span.end]
+        columns[1] += [*ids[span.start + 1 : span.end + 1], *([0] if span.completes else [])]
+        columns[2] += range(span.start, span.end)
+        columns[3] += [row] * span.size
+        columns[4] += [span.total] * span.size
+    return torch.tensor(columns, dtype=torch.int64)
+
+
+def _embeds(core: DecodeCore, prompts: Sequence[PrefillPrompt], spans: list[_Span], token_ids: Tensor) -> Tensor:
+    if all(prompts[span.index].embeds is None for span in spans):
+        return core.target.stack.embed(token_ids)
+    parts: list[Tensor] = []
+    offset = 0
+    for span in spans:
+        placed = prompts[span.index].embeds
+        ids = token_ids[offset : offset + span.size]
+        parts.append(core.target.stack.embed(ids) if placed is None else placed[span.start : span.end])
+        offset += span.size
+    return torch.cat(parts)
+
+
+def _positions(core: DecodeCore, prompts: Sequence[PrefillPrompt], spans: list[_Span], indices: Tensor) -> Tensor:
+    plain = core.rope_positions(indices, torch.zeros_like(indices))
+    if all(prompts[span.index].positions is None for span in spans):
+        return plain
+    parts: list[Tensor] = []
+    offset = 0
+    for span in spans:
+        placed = prompts[span.index].positions
+        own = plain[..., offset : offset + span.size] if placed is None else placed[..., span.start : span.end]
+        parts.append(own)
+        offset += span.size
+    return torch.cat(parts, dim=-1)

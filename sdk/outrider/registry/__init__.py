@@ -1,0 +1,43 @@
+"""Where implementations of the seams are found, and how the one for a checkpoint is picked."""
+
+from __future__ import annotations
+
+from outrider.registry.loading import describe, load_draft, load_target
+from outrider.registry.parts import (
+    ATTENTION,
+    DRAFTS,
+    INSTALLED,
+    PAIRS,
+    RUNNERS,
+    TARGETS,
+    Group,
+    Registry,
+    attention,
+    draft_loaders,
+    names,
+    pair,
+    register,
+    runner,
+    target_loaders,
+)
+
+__all__ = [
+    "ATTENTION",
+    "DRAFTS",
+    "INSTALLED",
+    "PAIRS",
+    "RUNNERS",
+    "TARGETS",
+    "Group",
+    "Registry",
+    "attention",
+    "describe",
+    "draft_loaders",
+    "load_draft",
+    "load_target",
+    "names",
+    "pair",
+    "register",
+    "runner",
+    "target_loaders",
+]

@@ -1,0 +1,221 @@
+"""Finds implementations of the seams: those that installed packages declare, and those registered in code.
+
+A package declares an implementation as an entry point of a group (`TARGETS`, `DRAFTS`, `ATTENTION`, `RUNNERS`,
+`PAIRS`), for instance::
+
+    [project.entry-points."outrider.targets"]
+    mymodel = "my_package.loader:MyModelLoader"
+
+The value is called without arguments and gives the implementation. Nothing is imported before it is asked for, and one
+that cannot be imported leaves the others usable. `outrider.registry.loading` picks the loader for a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar, cast
+
+from attrs import frozen
+
+from outrider.errors import ConfigurationError, PluginError
+from outrider.interfaces import AttnBackend, DraftLoader, GraphRunner, ModelPair, TargetLoader
+
+__all__ = [
+    "ATTENTION",
+    "DRAFTS",
+    "INSTALLED",
+    "PAIRS",
+    "RUNNERS",
+    "TARGETS",
+    "Group",
+    "Registry",
+    "attention",
+    "draft_loaders",
+    "names",
+    "pair",
+    "register",
+    "runner",
+    "target_loaders",
+]
+
+T = TypeVar("T")
+
+
+@frozen
+class Group(Generic[T]):
+    """One kind of implementation: the ``name`` of its entry-point group, and what a member is called in messages."""
+
+    name: str
+    noun: str
+
+
+TARGETS: Group[TargetLoader] = Group("outrider.targets", "target loader")
+DRAFTS: Group[DraftLoader] = Group("outrider.drafts", "draft loader")
+ATTENTION: Group[AttnBackend] = Group("outrider.attention", "attention backend")
+RUNNERS: Group[GraphRunner] = Group("outrider.runners", "runner")
+PAIRS: Group[ModelPair] = Group("outrider.pairs", "model pair")
+
+
+class Registry:
+    """Implementations by group and name. Entry points are read once, at the first question."""
+
+    def __init__(self) -> None:
+        self._registered: dict[tuple[str, str], Callable[[], object]] = {}
+        self._installed: dict[str, dict[str, list[EntryPoint]]] = {}
+
+    def register(self, group: Group[T], name: str, factory: Callable[[], T]) -> None:
+        """Add ``factory`` as ``name`` without packaging, for embedders and tests.
+
+        Raises:
+            ConfigurationError: the name is taken.
+        """
+        origin = self._origin(group, name)
+        if origin:
+            raise ConfigurationError(
+                f"{group.noun} '{name}' cannot be registered: the name is taken by {origin}; choose another name"
+            )
+        self._registered[group.name, name] = factory
+
+    def names(self, group: Group[T]) -> tuple[str, ...]:
+        """Every known name of ``group``, sorted; imports nothing."""
+        registered = {name for kind, name in self._registered if kind == group.name}
+        return tuple(sorted(registered | self._entries(group).keys()))
+
+    def create(self, group: Group[T], name: str) -> T:
+        """A fresh implementation ``name`` of ``group``; imports the package that provides it.
+
+        Raises:
+            ConfigurationError: nothing of that name is known; or several packages provide it.
+            PluginError: the package cannot be imported, or its factory fails.
+        """
+        factory = self._factory(group, name)
+        try:
+            return factory()
+        except Exception as error:
+            raise PluginError(
+                f"{group.noun} '{name}' ({self._origin(group, name)}) cannot be created: {_cause(error)}"
+            ) from error
+
+    def members(self, group: Group[T]) -> Mapping[str, T]:
+        """The implementations of ``group`` by name; each is created when it is looked up, anew each time."""
+        return _Members(self, group)
+
+    def _entries(self, group: Group[T]) -> dict[str, list[EntryPoint]]:
+        """Entry points of ``group`` by name; reading the metadata of every package costs, so it is done once."""
+        if group.name not in self._installed:
+            found: dict[str, list[EntryPoint]] = {}
+            for entry in entry_points(group=group.name):
+                found.setdefault(entry.name, []).append(entry)
+            self._installed[group.name] = found
+        return self._installed[group.name]
+
+    def _origin(self, group: Group[T], name: str) -> str:
+        """Who provides ``name``, for messages; empty when nobody does."""
+        if (group.name, name) in self._registered:
+            return "registered in code"
+        return " and ".join(_describe(entry) for entry in self._entries(group).get(name, ()))
+
+    def _factory(self, group: Group[T], name: str) -> Callable[[], T]:
+        registered = self._registered.get((group.name, name))
+        loaded: object = registered if registered is not None else self._load(group, name)
+        if not callable(loaded):
+            raise PluginError(
+                f"{group.noun} '{name}' ({self._origin(group, name)}) is of type {type(loaded).__name__}; an entry point "
+                f"of '{group.name}' must name something that can be called without arguments"
+            )
+        # An entry point is typed by the group it is declared in, which no type checker sees: the one cast. What is
+        # registered in code passed `register`, where the group and the factory are checked against each other.
+        return cast("Callable[[], T]", loaded)
+
+    def _load(self, group: Group[T], name: str) -> object:
+        entries = self._entries(group).get(name, [])
+        if not entries:
+            known = ", ".join(f"'{known}'" for known in self.names(group)) or "none"
+            raise ConfigurationError(
+                f"unknown {group.noun} '{name}'; known are: {known}. Install a package that declares '{name}' as an "
+                f"entry point of the group '{group.name}', or call outrider.registry.register before this"
+            )
+        if len(entries) > 1:
+            raise ConfigurationError(
+                f"{group.noun} '{name}' is provided {len(entries)} times: by {self._origin(group, name)}; "
+                "uninstall all but one"
+            )
+        try:
+            loaded: object = entries[0].load()
+        except Exception as error:
+            raise PluginError(
+                f"{group.noun} '{name}' ({_describe(entries[0])}) cannot be imported: {_cause(error)}. "
+                "Repair or uninstall that package"
+            ) from error
+        return loaded
+
+
+class _Members(Mapping[str, T]):
+    """A mapping that creates its values on look-up."""
+
+    def __init__(self, registry: Registry, group: Group[T]) -> None:
+        self._registry = registry
+        self._group = group
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self:
+            raise KeyError(name)
+        return self._registry.create(self._group, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._registry.names(self._group)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._registry.names(self._group))
+
+    def __len__(self) -> int:
+        return len(self._registry.names(self._group))
+
+
+def _describe(entry: EntryPoint) -> str:
+    package = "an unnamed package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    return f"{package}: {entry.value}"
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+INSTALLED = Registry()
+"""The registry that every function of this module asks."""
+
+
+def register(group: Group[T], name: str, factory: Callable[[], T]) -> None:
+    """Add ``factory`` to `INSTALLED` as ``name``; see `Registry.register`."""
+    INSTALLED.register(group, name, factory)
+
+
+def names(group: Group[T]) -> tuple[str, ...]:
+    """Every known name of ``group``, sorted; imports nothing."""
+    return INSTALLED.names(group)
+
+
+def target_loaders() -> Mapping[str, TargetLoader]:
+    """Every target loader by name, each created on look-up."""
+    return INSTALLED.members(TARGETS)
+
+
+def draft_loaders() -> Mapping[str, DraftLoader]:
+    """Every draft loader by name, each created on look-up."""
+    return INSTALLED.members(DRAFTS)
+
+
+def attention(name: str) -> AttnBackend:
+    """A fresh attention backend ``name``; raises what `Registry.create` does."""
+    return INSTALLED.create(ATTENTION, name)
+
+
+def runner(name: str) -> GraphRunner:
+    """A fresh runner ``name``; raises what `Registry.create` does."""
+    return INSTALLED.create(RUNNERS, name)
+
+
+def pair(name: str) -> ModelPair:
+    """The model pair ``name``; raises what `Registry.create` does."""
+    return INSTALLED.create(PAIRS, name)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import outrider.text.detokenize as detokenize
+from outrider.interfaces import TextCodec
+from outrider.text import IncrementalDetokenizer
+from tests.text.codecs import REPLACEMENT, BytesCodec, CountingCodec, SentencePieceCodec, TinyCodec, final_text
+
+TINY = TinyCodec()
+EMOJI = "👩‍🚀🦀é漢 naïve 🏳️‍🌈"
+BYTE_IDS = [token_id for token_id in range(3, 300) if len(TINY.decode([token_id])) == 1]
+"""Ids of the embedded tokenizer that are single bytes, halves of characters among them."""
+
+# All bytes of 'é', '漢', '😀' and of U+FFFD itself, whole and in pieces, wrong bytes, and a special token.
+PIECES = (b"", b"a", b" ", b"\xc3", b"\xa9", b"\xe6", b"\xbc\xa2", b"\xbc", b"\xa2", b"\xf0\x9f", b"\x98\x80", b"\xf0",
+          b"\x9f", b"\x98", b"\x80", b"\xef\xbf\xbd", b"\xef", b"\xbf", b"\xbd", b"a\xf0\x9f\x98", b"\x80b", b"\xff")  # fmt: skip
+BYTES = BytesCodec(PIECES)
+SP_PIECES = ("", "\u2581", "\u2581the", "a", "\u2581\u2581", ".", "漢")
+
+tiny_ids = st.lists(
+    st.one_of(st.integers(0, 4095), st.sampled_from(BYTE_IDS), st.sampled_from([0, 1, 2])), max_size=120
+) | st.text(alphabet=EMOJI + "ab \n" + REPLACEMENT, max_size=60).map(TINY.encode)
+bytes_ids = st.lists(st.integers(0, len(PIECES) - 1), max_size=150)
+sp_ids = st.lists(st.integers(0, len(SP_PIECES) - 1), max_size=120)
+
+
+def repeated(ids: st.SearchStrategy[list[int]]) -> st.SearchStrategy[list[int]]:
+    """Long sequences as well: a pattern many times over, which moves the window again and again."""
+    return st.one_of(ids, st.tuples(ids.map(lambda found: found[:7]), st.integers(1, 40)).map(lambda p: p[0] * p[1]))
+
+
+def chunks(ids: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:
+    found: list[Sequence[int]] = []
+    place = 0
+    for size in sizes:
+        found.append(ids[place : place + size])
+        place += size
+    return [*found, ids[place:]]
+
+
+def check(codec: TextCodec, ids: Sequence[int], sizes: Sequence[int]) -> None:
+    """Joined pieces are the whole decode; after every token exactly the text that is final has been given."""
+    detokenizer = IncrementalDetokenizer(codec)
+    pieces = [detokenizer.push(chunk) for chunk in chunks(ids, sizes)] + [detokenizer.flush()]
+    assert "".join(pieces) == codec.decode(ids)
+    assert detokenizer.num_tokens == len(ids)
+
+    stepwise, text = IncrementalDetokenizer(codec), ""
+    ends = [0]
+    for count, token_id in enumerate(ids, start=1):
+        text += stepwise.push([token_id])
+        whole = codec.decode(ids[:count])
+        assert text == final_text(whole)
+        assert text + stepwise.pending == whole
+        ends.append(len(text))
+    stepwise.flush()
+    ends[-1] = len(codec.decode(ids)) if ids else 0
+    for num_chars in range(ends[-1] + 1):
+        assert stepwise.tokens_covering(num_chars) == next(n for n, end in enumerate(ends) if end >= num_chars)
+    assert [stepwise.chars_of(n) for n in range(len(ids) + 1)] == ends
+
+
+sizes = st.lists(st.integers(0, 9), max_size=20)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ids=repeated(tiny_ids), sizes=sizes)
+def test_the_embedded_tokenizer(ids: list[int], sizes: list[int]) -> None:
+    check(TINY, ids, sizes)
+
+
+@settings(max_examples=250, deadline=None)
+@given(ids=repeated(bytes_ids), sizes=sizes)
+def test_bytes_that_are_halves_of_characters_or_none(ids: list[int], sizes: list[int]) -> None:
+    check(BYTES, ids, sizes)
+
+
+@pytest.mark.parametrize("strip_all", [False, True])
+def test_codecs_that_strip_leading_space(strip_all: bool) -> None:
+    codec = SentencePieceCodec(SP_PIECES, strip_all)
+
+    @settings(max_examples=150, deadline=None)
+    @given(ids=repeated(sp_ids), sizes=sizes)
+    def holds(ids: list[int], sizes: list[int]) -> None:
+        check(codec, ids, sizes)
+
+    holds()
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(alphabet=EMOJI + "ab", max_size=80), strip_all=st.booleans())
+def test_byte_fallback_holds_back_several_replacement_characters(text: str, strip_all: bool) -> None:
+    codec = SentencePieceCodec([f"<0x{byte:02X}>" for byte in range(256)] + ["a", "b", "\u2581"], strip_all)
+    ids: list[int] = []
+    for char in text:
+        ids += [256 + "ab ".index(char)] if char in "ab " else list(char.encode())
+    check(codec, ids, [1] * len(ids))
+
+
+def test_no_piece_ends_inside_a_character() -> None:
+    ids = [token_id for char in EMOJI for token_id in TINY.encode(char)]
+    detokenizer = IncrementalDetokenizer(TINY)
+    pieces = [detokenizer.push([token_id]) for token_id in ids]
+    assert REPLACEMENT not in "".join(pieces)
+    assert "".join(pieces) == EMOJI
+
+
+def test_a_genuine_replacement_character_is_kept() -> None:
+    detokenizer = IncrementalDetokenizer(TINY)
+    ids = TINY.encode(f"x{REPLACEMENT}")
+    assert detokenizer.push(ids) == "x"
+    assert detokenizer.pending == REPLACEMENT
+    assert detokenizer.push(TINY.encode("y")) == f"{REPLACEMENT}y"
+    assert detokenizer.push(ids) + detokenizer.flush() == f"x{REPLACEMENT}"
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("text", TINY.encode("The cat sat on the mat. ") * 60),
+        ("emoji", TINY.encode(EMOJI) * 60),
+        ("wrong bytes", BYTE_IDS[-1:] * 900),
+        ("special", [2] * 900),
+        ("special after text", TINY.encode("a") + [0] * 900),
+        ("spaces", TINY.encode(" ") * 900),
+    ],
+)
+def test_the_window_is_bounded(name: str, ids: list[int]) -> None:
+    codec = CountingCodec(TINY)
+    detokenizer = IncrementalDetokenizer(codec)
+    assert detokenizer.push(ids) + detokenizer.flush() == TINY.decode(ids)
+    assert max(codec.sizes) <= 40, name
+    assert sum(codec.sizes) <= 40 * len(ids), name
+
+
+def _each_token_alone(codec: TextCodec, ids: Sequence[int]) -> str:
+    return "".join(codec.decode([token_id]) for token_id in ids)
+
+
+def _incremental(codec: TextCodec, ids: Sequence[int]) -> str:
+    detokenizer = IncrementalDetokenizer(codec)
+    return "".join(detokenizer.push([token_id]) for token_id in ids) + detokenizer.flush()
+
+
+def _wrong_for_some(decode: Callable[[TextCodec, Sequence[int]], str]) -> bool:
+    spaced = SentencePieceCodec(SP_PIECES, strip_all=False)
+    emoji = [9, 10] * 60
+    cases: list[tuple[TextCodec, list[int]]] = [(BYTES, emoji), (BYTES, [1, *emoji, 1]), (spaced, [2, 2, 3] * 40)]
+    return any(decode(codec, ids) != codec.decode(ids) for codec, ids in cases)
+
+
+def test_the_check_fails_without_context_or_without_the_windows_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _wrong_for_some(_incremental)
+    assert _wrong_for_some(_each_token_alone)
+    monkeypatch.setattr(detokenize, "_SYNC_CHARS", 0)
+    monkeypatch.setattr(detokenize, "_KEEP_TOKENS", 1)
+    assert _wrong_for_some(_incremental)

@@ -1,0 +1,139 @@
+"""Implementations that fit their seams, and parts that are put together as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from outrider.interfaces import (
+    AttnPlan,
+    BoundDraft,
+    GraphBody,
+    GraphRunner,
+    LayerStackProvider,
+    LosslessVerifier,
+    LossyVerifier,
+    Target,
+    UnboundDraft,
+    Verifier,
+)
+from outrider.registry import RUNNERS, Registry
+from outrider.types import (
+    Acceptance,
+    Admitted,
+    DispatchReport,
+    HiddenTap,
+    ModelSpec,
+    Phase,
+    PhaseShape,
+    Proposal,
+    RefusalReason,
+    Refused,
+    RequestCount,
+    StackInputs,
+    StackOutput,
+    TokenCount,
+)
+from outrider.types.state import DecodeState
+
+
+class Stack:
+    """Satisfies `LayerStackProvider` without inheriting from it."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        return ModelSpec("right", 8, 16, (), 32, torch.float32, torch.device("cpu"))
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return token_ids
+
+    def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
+        return StackOutput(hidden, tuple(hidden for _ in inputs.taps))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class InheritingStack(LayerStackProvider):
+    """Inherits: then mypy also names what is left abstract."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        return Stack().spec
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return token_ids
+
+    def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
+        return StackOutput(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class Careful:
+    @property
+    def guarantee(self) -> Literal["same distribution"]:
+        return "same distribution"
+
+    def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
+        return Acceptance(proposal.parents, state.lengths, proposal.tokens, logits.isfinite().all(-1).all(-1))
+
+
+class Lenient:
+    @property
+    def loss(self) -> str:
+        return "takes any token among the ten most probable"
+
+    def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
+        return Careful().accept(proposal, logits, state)
+
+
+class Runner:
+    @property
+    def report(self) -> DispatchReport:
+        return DispatchReport("right")
+
+    def capture(
+        self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], plan: Callable[[PhaseShape], AttnPlan]
+    ) -> tuple[PhaseShape, ...]:
+        return ()
+
+    def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
+        return Refused(RefusalReason.NOT_CAPTURED, "", "")
+
+    def run(
+        self, phase: Phase, body: GraphBody, shape: PhaseShape, inputs: Mapping[str, Tensor], plan: AttnPlan
+    ) -> Mapping[str, Tensor]:
+        return body(inputs, plan.attend)
+
+    def close(self) -> None:
+        return None
+
+
+def wants_lossless(verifier: LosslessVerifier) -> str:
+    return verifier.guarantee
+
+
+def wants_any(verifier: Verifier) -> None: ...
+
+
+def wants_bound(draft: BoundDraft) -> None: ...
+
+
+stack: LayerStackProvider = Stack()
+target = Target(stack=InheritingStack())
+wants_lossless(Careful())
+wants_any(Lenient())
+lossy: LossyVerifier = Lenient()
+runner: GraphRunner = Runner()
+Registry().register(RUNNERS, "right", Runner)
+shape = PhaseShape(tokens=TokenCount(10), requests=RequestCount(2))
+
+
+def bind(draft: UnboundDraft, inputs: StackInputs) -> StackInputs:
+    wants_bound(draft.bind(target))
+    return StackInputs(inputs.positions, inputs.attend, (HiddenTap.at(2), HiddenTap.final_norm()))
