@@ -11,7 +11,8 @@ from outrider.generation.completion import BatchResult, Completion, Statistics, 
 from outrider.generation.load import load
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.generation.settings import RequestSettings
-from outrider.loop.build import ChainBuilder, EngineOptions, build_engine
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.types.request import Emission, Request
 from outrider.types.sampling import SamplingParams
@@ -28,8 +29,10 @@ __all__ = [
     "RequestSettings",
     "SamplingParams",
     "SpeculativeModel",
+    "StaticTreeBuilder",
     "Statistics",
     "TextDelta",
+    "TreeBuilder",
     "build_engine",
     "load",
 ]

@@ -17,8 +17,9 @@ BYTE_IDS = [token_id for token_id in range(3, 300) if len(TINY.decode([token_id]
 """Ids of the embedded tokenizer that are single bytes, halves of characters among them."""
 
 # All bytes of 'é', '漢', '😀' and of U+FFFD itself, whole and in pieces, wrong bytes, and a special token.
-PIECES = (b"", b"a", b" ", b"\xc3", b"\xa9", b"\xe6", b"\xbc\xa2", b"\xbc", b"\xa2", b"\xf0\x9f", b"\x98\x80", b"\xf0",
-          b"\x9f", b"\x98", b"\x80", b"\xef\xbf\xbd", b"\xef", b"\xbf", b"\xbd", b"a\xf0\x9f\x98", b"\x80b", b"\xff")  # fmt: skip
+PIECES = [b"", b"a", b" ", b"\xc3", b"\xa9", b"\xe6", b"\xbc\xa2", b"\xbc", b"\xa2", b"\xf0\x9f", b"\x98\x80"]
+PIECES += [b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xef\xbf\xbd", b"\xef", b"\xbf", b"\xbd", b"\xff"]
+PIECES += [b"a\xf0\x9f\x98", b"\x80b"]
 BYTES = BytesCodec(PIECES)
 SP_PIECES = ("", "\u2581", "\u2581the", "a", "\u2581\u2581", ".", "漢")
 
@@ -49,6 +50,7 @@ def check(codec: TextCodec, ids: Sequence[int], sizes: Sequence[int]) -> None:
     pieces = [detokenizer.push(chunk) for chunk in chunks(ids, sizes)] + [detokenizer.flush()]
     assert "".join(pieces) == codec.decode(ids)
     assert detokenizer.num_tokens == len(ids)
+    assert detokenizer.num_chars == len(codec.decode(ids))
 
     stepwise, text = IncrementalDetokenizer(codec), ""
     ends = [0]
@@ -92,14 +94,30 @@ def test_codecs_that_strip_leading_space(strip_all: bool) -> None:
     holds()
 
 
-@settings(max_examples=100, deadline=None)
-@given(text=st.text(alphabet=EMOJI + "ab", max_size=80), strip_all=st.booleans())
-def test_byte_fallback_holds_back_several_replacement_characters(text: str, strip_all: bool) -> None:
-    codec = SentencePieceCodec([f"<0x{byte:02X}>" for byte in range(256)] + ["a", "b", "\u2581"], strip_all)
-    ids: list[int] = []
-    for char in text:
-        ids += [256 + "ab ".index(char)] if char in "ab " else list(char.encode())
-    check(codec, ids, [1] * len(ids))
+FALLBACK = SentencePieceCodec([f"<0x{byte:02X}>" for byte in range(256)] + ["a", "b", "\u2581"], strip_all=False)
+
+
+def fallback_ids(text: str) -> list[int]:
+    return [
+        token_id for char in text for token_id in ([256 + "ab ".index(char)] if char in "ab " else list(char.encode()))
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(alphabet=EMOJI + "ab", max_size=100), times=st.integers(1, 4))
+def test_byte_fallback_takes_back_no_character_of_a_run(text: str, times: int) -> None:
+    ids = fallback_ids(text * times)
+    detokenizer = IncrementalDetokenizer(FALLBACK)
+    pieces = [detokenizer.push([token_id]) for token_id in ids]
+    assert not any(REPLACEMENT in piece for piece in pieces)
+    assert "".join(pieces) + detokenizer.flush() == FALLBACK.decode(ids)
+    assert detokenizer.num_chars == len(FALLBACK.decode(ids))
+
+
+def test_byte_fallback_goes_on_after_a_run_that_was_not_utf8() -> None:
+    detokenizer = IncrementalDetokenizer(FALLBACK)
+    ids = [*fallback_ids("漢"), *[0x80] * 9, *fallback_ids("ab é")]
+    assert detokenizer.push(ids) + detokenizer.flush() == f"漢{REPLACEMENT * 11}ab é"
 
 
 def test_no_piece_ends_inside_a_character() -> None:
@@ -120,22 +138,37 @@ def test_a_genuine_replacement_character_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ids"),
+    "ids",
     [
-        ("text", TINY.encode("The cat sat on the mat. ") * 60),
-        ("emoji", TINY.encode(EMOJI) * 60),
-        ("wrong bytes", BYTE_IDS[-1:] * 900),
-        ("special", [2] * 900),
-        ("special after text", TINY.encode("a") + [0] * 900),
-        ("spaces", TINY.encode(" ") * 900),
+        pytest.param(TINY.encode("The cat sat on the mat. ") * 60, id="text"),
+        pytest.param(TINY.encode(EMOJI) * 60, id="emoji"),
+        pytest.param(BYTE_IDS[-1:] * 900, id="wrong bytes"),
+        pytest.param([2] * 900, id="special"),
+        pytest.param([*TINY.encode("a"), *[0] * 900], id="special after text"),
+        pytest.param(TINY.encode(" ") * 900, id="spaces"),
     ],
 )
-def test_the_window_is_bounded(name: str, ids: list[int]) -> None:
-    codec = CountingCodec(TINY)
-    detokenizer = IncrementalDetokenizer(codec)
-    assert detokenizer.push(ids) + detokenizer.flush() == TINY.decode(ids)
-    assert max(codec.sizes) <= 40, name
-    assert sum(codec.sizes) <= 40 * len(ids), name
+def test_the_window_is_bounded(ids: list[int]) -> None:
+    _check_bounded(TINY, ids)
+
+
+@pytest.mark.parametrize("text", ["é", "漢", "🦀", "é漢🦀", "漢a"])
+def test_the_window_is_bounded_in_runs_of_bytes(text: str) -> None:
+    _check_bounded(FALLBACK, fallback_ids(text * 300))
+
+
+def test_the_window_is_bounded_in_a_run_that_is_not_utf8() -> None:
+    codec = CountingCodec(FALLBACK)
+    IncrementalDetokenizer(codec).push([*fallback_ids("漢"), *[0x80] * 900])
+    assert max(codec.sizes) <= 48
+
+
+def _check_bounded(codec: TextCodec, ids: Sequence[int]) -> None:
+    counting = CountingCodec(codec)
+    detokenizer = IncrementalDetokenizer(counting)
+    assert detokenizer.push(ids) + detokenizer.flush() == codec.decode(ids)
+    assert max(counting.sizes) <= 48
+    assert sum(counting.sizes) <= 48 * len(ids)
 
 
 def _each_token_alone(codec: TextCodec, ids: Sequence[int]) -> str:
@@ -149,8 +182,8 @@ def _incremental(codec: TextCodec, ids: Sequence[int]) -> str:
 
 def _wrong_for_some(decode: Callable[[TextCodec, Sequence[int]], str]) -> bool:
     spaced = SentencePieceCodec(SP_PIECES, strip_all=False)
-    emoji = [9, 10] * 60
-    cases: list[tuple[TextCodec, list[int]]] = [(BYTES, emoji), (BYTES, [1, *emoji, 1]), (spaced, [2, 2, 3] * 40)]
+    emoji = [PIECES.index(byte) for byte in (b"\xf0", b"\x9f", b"\x98", b"\x80")]
+    cases: list[tuple[TextCodec, list[int]]] = [(BYTES, [1] * 31 + emoji), (spaced, [2, 2, 3] * 40)]
     return any(decode(codec, ids) != codec.decode(ids) for codec, ids in cases)
 
 
@@ -158,5 +191,5 @@ def test_the_check_fails_without_context_or_without_the_windows_guards(monkeypat
     assert not _wrong_for_some(_incremental)
     assert _wrong_for_some(_each_token_alone)
     monkeypatch.setattr(detokenize, "_SYNC_CHARS", 0)
-    monkeypatch.setattr(detokenize, "_KEEP_TOKENS", 1)
+    monkeypatch.setattr(detokenize, "_KEEP_TOKENS", range(1, 2))
     assert _wrong_for_some(_incremental)

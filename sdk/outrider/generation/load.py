@@ -9,10 +9,11 @@ import torch
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint
+from outrider.drafting.builders import ChainBuilder, DrafterBuilder
 from outrider.errors import CheckpointError, ConfigurationError
 from outrider.generation.model import SpeculativeModel
 from outrider.interfaces import LoadOptions, LoadProgress, ModelPair
-from outrider.loop.build import ChainBuilder, DrafterBuilder, EngineOptions
+from outrider.loop.build import EngineOptions
 
 __all__ = ["DEFAULT_NUM_DRAFT_TOKENS", "DTYPES", "load", "resolve_directory"]
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from attrs import define, evolve, field, frozen
 from typing_extensions import Unpack
 
+from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import InputError, OutriderError, RequestFailedError
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta, totals
 from outrider.generation.settings import RequestSettings, SettingKeywords
 from outrider.interfaces import AttnBackend, GraphRunner, Target
-from outrider.loop.build import DrafterBuilder, EngineOptions, build_engine
+from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.text.detokenize import IncrementalDetokenizer
 from outrider.types import RequestId

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Protocol
-
 import torch
 from attrs import frozen
 
 from outrider.binding import check_attention
-from outrider.drafting.chain import ChainDrafter
-from outrider.drafting.memory import DraftMemory
-from outrider.drafting.none import NoDrafter
+from outrider.drafting.builders import DrafterBuilder, DrafterParts, NoDraftBuilder
 from outrider.errors import BindError, ConfigurationError, Problems
 from outrider.interfaces import (
     NUM_RESERVED_PAGES,
     AttnBackend,
-    BoundDraft,
     Drafter,
     GraphRunner,
-    KVCache,
     Target,
     Verifier,
 )
@@ -28,10 +20,9 @@ from outrider.kv import PagedKVCache, PagePool
 from outrider.loop.core import DecodeCore, TargetBody
 from outrider.loop.engine import Engine, EngineLimits
 from outrider.loop.rows import RowStore
-from outrider.types import AttentionSpec
 from outrider.verification.greedy import GreedyVerifier
 
-__all__ = ["ChainBuilder", "DrafterBuilder", "DrafterParts", "EngineOptions", "NoDraftBuilder", "build_engine"]
+__all__ = ["EngineOptions", "build_engine"]
 
 _CPU_KV_BYTES = 4 << 30
 _CUDA_KV_SHARE = 0.8
@@ -55,104 +46,6 @@ class EngineOptions:
     rounds_in_flight: int | None = None
 
 
-@frozen(eq=False)
-class DrafterParts:
-    """What an engine gives a drafter to build itself from."""
-
-    num_rows: int
-    target: Target
-    attention: AttnBackend
-    runner: GraphRunner
-    page_size: int
-    num_pages: int
-
-    def kv_cache(self, layers: Sequence[AttentionSpec], dtype: torch.dtype) -> KVCache:
-        """KV memory for the drafter's own layers, in the pages of the engine's page table."""
-        return PagedKVCache(layers, self.num_pages, self.page_size, dtype, self.target.stack.spec.device)
-
-
-class DrafterBuilder(Protocol):
-    """Makes a drafter for one engine."""
-
-    @property
-    @abstractmethod
-    def slack(self) -> int:
-        """Slots past a sequence that one round may write (drafted tokens in the target, scratch in the draft)."""
-        ...
-
-    @property
-    @abstractmethod
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype] | None:
-        """Layers and dtype of the KV it needs, for sizing the memory; ``None`` without a model."""
-        ...
-
-    @abstractmethod
-    def build(self, parts: DrafterParts) -> Drafter:
-        """The drafter.
-
-        Raises:
-            BindError: draft and backends do not fit.
-        """
-        ...
-
-
-@frozen(eq=False)
-class NoDraftBuilder:
-    """Plain decoding."""
-
-    @property
-    def slack(self) -> int:
-        """Only the root."""
-        return 1
-
-    @property
-    def kv_layers(self) -> None:
-        """No model."""
-
-    def build(self, parts: DrafterParts) -> Drafter:
-        """A drafter that proposes nothing."""
-        return NoDrafter(parts.num_rows, parts.target.stack.spec.device)
-
-
-@frozen(eq=False)
-class ChainBuilder:
-    """Chains of ``length`` tokens from ``draft``."""
-
-    draft: BoundDraft
-    length: int
-
-    @property
-    def slack(self) -> int:
-        """Root and drafted tokens."""
-        return self.length + 1
-
-    @property
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
-        """Those of the draft."""
-        return self.draft.spec.layers, self.draft.spec.dtype
-
-    def build(self, parts: DrafterParts) -> Drafter:
-        """A chain drafter.
-
-        Raises:
-            BindError: the attention backend cannot serve the draft's layers.
-            ConfigurationError: the length is below 1 or above what the draft was trained for.
-        """
-        spec = self.draft.spec
-        limit = spec.max_draft_tokens
-        if self.length < 1 or (limit is not None and self.length > limit):
-            upper = "" if limit is None else f" to {limit} (the draft's limit)"
-            raise ConfigurationError(f"num_draft_tokens is {self.length}, allowed is 1{upper}")
-        with Problems(f"attention backend and draft '{spec.name}' do not fit", BindError) as problems:
-            for problem in check_attention(
-                parts.attention.capabilities, spec.layers, spec.dtype, spec.device, parts.page_size, needs_tree=False
-            ):
-                problems.add(problem)
-        kv = parts.kv_cache(spec.layers, spec.dtype)
-        memory = DraftMemory(self.draft, kv, parts.attention, parts.runner, parts.num_rows)
-        return ChainDrafter(memory, self.length, parts.num_rows)
-
-
 def build_engine(
     target: Target,
     drafter: DrafterBuilder | None = None,
@@ -174,7 +67,12 @@ def build_engine(
     _check_options(options, target)
     with Problems(f"attention backend and target '{spec.name}' do not fit", BindError) as problems:
         for problem in check_attention(
-            attention.capabilities, spec.layers, spec.dtype, spec.device, options.page_size, needs_tree=False
+            attention.capabilities,
+            spec.layers,
+            spec.dtype,
+            spec.device,
+            options.page_size,
+            needs_tree=builder.needs_tree,
         ):
             problems.add(problem)
     context = spec.max_positions if options.max_length is None else options.max_length

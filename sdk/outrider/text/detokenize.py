@@ -14,12 +14,16 @@ _REPLACEMENT = "\ufffd"
 _MAX_HELD = 3
 """An unfinished UTF-8 sequence has at most 3 bytes, and a codec makes at most one U+FFFD of each."""
 
+_MAX_DOUBT = 3
+"""For as many tokens a byte-fallback codec can take a character back while the next one is unfinished."""
+
 _SYNC_CHARS = 3
 """A decoder that starts inside a character agrees with one that started before it after at most 3 bytes. Every
 character of text stands for at least one byte, so what follows the first 3 characters of a window is the true text."""
 
-_KEEP_TOKENS = 16
 _MAX_TOKENS = 32
+_KEEP_TOKENS = range(16, 20)
+"""Lengths tried for the shorter window; of 4 beginnings one after the other, one is the beginning of a character."""
 
 
 class IncrementalDetokenizer:
@@ -28,14 +32,14 @@ class IncrementalDetokenizer:
     The pieces of all `push` calls and of `flush`, joined, equal ``codec.decode`` of all tokens. A piece never holds
     half a character: up to 3 trailing U+FFFD, which more bytes could still turn into a character, are held back.
 
-    That needs a codec whose text only ever grows, apart from trailing U+FFFD, when tokens are appended. Byte-level
-    codecs and codecs that strip leading space do; a byte-fallback codec does unless a complete character and invalid
-    bytes follow each other in one run of byte tokens, where it takes the character back (what was streamed stays).
+    That needs a codec whose text only grows, apart from trailing U+FFFD, when tokens are appended. Byte-level codecs
+    and codecs that strip leading space are such. A byte-fallback codec makes U+FFFD of a whole run of byte tokens while
+    its last character is unfinished: nothing is returned meanwhile, and the run comes out right. Only if the run turns
+    out not to be UTF-8 does it differ: the characters of it that were returned stay.
 
-    Only a window of recent tokens is decoded, at most 32 tokens but for codecs that give a window's text no common
-    end with the whole text. A window is moved forward only when its text is seen to be the end of the longer one's
-    and its first 3 characters are final already, so neither a character cut in two at its beginning nor a leading
-    space that the codec strips there can show.
+    Only a window of recent tokens is decoded, some 32 of them. It is moved forward only when its text is seen to be
+    the end of the longer one's and its first 3 characters have been returned, so neither a character cut in two at its
+    beginning nor a leading space that the codec strips there can show.
 
     Host only; reads nothing from a device.
     """
@@ -43,8 +47,9 @@ class IncrementalDetokenizer:
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
         self._window: list[int] = []
-        self._window_text: str = ""
-        self._window_final: int = 0
+        self._text: str = ""  # of the window
+        self._shown: str = ""  # what of it has been returned
+        self._num_doubtful = 0  # tokens since the codec took back some of that
         self._num_chars: int = 0
         self._ends: list[int] = []
 
@@ -61,7 +66,7 @@ class IncrementalDetokenizer:
     @property
     def pending(self) -> str:
         """Text held back: U+FFFD that the next token may turn into a character, and that `flush` would return."""
-        return self._window_text[self._window_final :]
+        return self._text[len(self._shown) :]
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that becomes final with ``token_ids``; empty while a character is unfinished."""
@@ -70,7 +75,7 @@ class IncrementalDetokenizer:
     def flush(self) -> str:
         """The text still held back, now that no token follows; it counts as the last token's."""
         rest = self.pending
-        self._window_final = len(self._window_text)
+        self._shown = self._text
         self._num_chars += len(rest)
         if self._ends:
             self._ends[-1] = self._num_chars
@@ -93,27 +98,43 @@ class IncrementalDetokenizer:
     def _push_one(self, token_id: int) -> str:
         text = self._codec.decode([*self._window, token_id])
         piece = ""
-        if text == self._window_text and self._codec.decode([token_id, token_id]) == "":
-            pass  # no text anywhere (a special token): remembering it would only make the window longer
-        else:
+        # A token without text anywhere (a special token) is left out: it would only make the window longer.
+        if text != self._text or self._codec.decode([token_id, token_id]) != "":
             self._window.append(token_id)
-            self._window_text = text
-            final = len(text) - _num_held(text)
-            if final > self._window_final:
-                piece = text[self._window_final : final]
-                self._window_final = final
-                self._num_chars += len(piece)
-            if len(self._window) > _MAX_TOKENS:
-                self._shorten()
+            self._text = text
+            if self._is_settled():
+                piece = self._show()
+                if len(self._window) > _MAX_TOKENS:
+                    self._shorten()
         self._ends.append(self._num_chars)
         return piece
 
+    def _is_settled(self) -> bool:
+        """Whether the window's text goes on from what was returned; after some tokens of doubt it is taken to."""
+        if self._text.startswith(self._shown):
+            self._num_doubtful = 0
+            return True
+        self._num_doubtful += 1
+        if self._num_doubtful <= _MAX_DOUBT:
+            return False
+        self._shown = self._text[: len(self._shown)]
+        return True
+
+    def _show(self) -> str:
+        num_final = len(self._text) - _num_held(self._text)
+        piece = self._text[len(self._shown) : num_final]
+        self._shown += piece
+        self._num_chars += len(piece)
+        return piece
+
     def _shorten(self) -> None:
-        window = self._window[-_KEEP_TOKENS:]
-        text = self._codec.decode(window)
-        final = len(text) - len(self.pending)
-        if final >= _SYNC_CHARS and self._window_text.endswith(text):
-            self._window, self._window_text, self._window_final = window, text, final
+        for num_tokens in _KEEP_TOKENS:
+            window = self._window[-num_tokens:]
+            text = self._codec.decode(window)
+            num_shown = len(text) - len(self.pending)
+            if num_shown >= _SYNC_CHARS and self._text.endswith(text):
+                self._window, self._text, self._shown = window, text, text[:num_shown]
+                return
 
 
 def _num_held(text: str) -> int:

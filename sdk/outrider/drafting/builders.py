@@ -1,0 +1,235 @@
+"""Drafter builders: what a drafter needs from an engine, and how an engine asks for it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from attrs import frozen
+
+from outrider.binding import check_attention
+from outrider.drafting.chain import ChainDrafter
+from outrider.drafting.memory import DraftMemory
+from outrider.drafting.none import NoDrafter
+from outrider.drafting.static_tree import StaticTreeDrafter, check_parents
+from outrider.drafting.tree import TreeDrafter, num_candidates
+from outrider.errors import BindError, ConfigurationError, Problems
+from outrider.interfaces import AttnBackend, BoundDraft, Drafter, GraphRunner, KVCache, Target
+from outrider.kv import PagedKVCache
+from outrider.types import AttentionSpec
+
+__all__ = [
+    "ChainBuilder",
+    "DrafterBuilder",
+    "DrafterParts",
+    "NoDraftBuilder",
+    "StaticTreeBuilder",
+    "TreeBuilder",
+]
+
+
+@frozen(eq=False)
+class DrafterParts:
+    """What an engine gives a drafter to build itself from. ``num_rows``: the most requests that run at once."""
+
+    num_rows: int
+    target: Target
+    attention: AttnBackend
+    runner: GraphRunner
+    page_size: int
+    num_pages: int
+
+    def kv_cache(self, layers: Sequence[AttentionSpec], dtype: torch.dtype) -> KVCache:
+        """KV memory for the drafter's own layers, in the pages of the engine's page table."""
+        return PagedKVCache(layers, self.num_pages, self.page_size, dtype, self.target.stack.spec.device)
+
+    def memory(self, draft: BoundDraft, needs_tree: bool) -> DraftMemory:
+        """A draft model with KV memory of its own.
+
+        Raises:
+            BindError: the attention backend cannot serve the draft's layers.
+        """
+        spec = draft.spec
+        with Problems(f"attention backend and draft '{spec.name}' do not fit", BindError) as problems:
+            for problem in check_attention(
+                self.attention.capabilities, spec.layers, spec.dtype, spec.device, self.page_size, needs_tree
+            ):
+                problems.add(problem)
+        return DraftMemory(draft, self.kv_cache(spec.layers, spec.dtype), self.attention, self.runner, self.num_rows)
+
+
+class DrafterBuilder(Protocol):
+    """Makes a drafter for one engine."""
+
+    @property
+    @abstractmethod
+    def slack(self) -> int:
+        """Slots past a sequence that one round may write: root and drafted tokens in the target, scratch in the draft."""
+        ...
+
+    @property
+    @abstractmethod
+    def needs_tree(self) -> bool:
+        """Whether it proposes trees, so that attention must take ancestor masks."""
+        ...
+
+    @property
+    @abstractmethod
+    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype] | None:
+        """Layers and dtype of the KV it needs, for sizing the memory; ``None`` without a model."""
+        ...
+
+    @abstractmethod
+    def build(self, parts: DrafterParts) -> Drafter:
+        """The drafter.
+
+        Raises:
+            BindError: draft and backends do not fit.
+            ConfigurationError: sizes that cannot work.
+        """
+        ...
+
+
+@frozen(eq=False)
+class NoDraftBuilder:
+    """Plain decoding."""
+
+    @property
+    def slack(self) -> int:
+        """Only the root."""
+        return 1
+
+    @property
+    def needs_tree(self) -> bool:
+        """Nothing is proposed."""
+        return False
+
+    @property
+    def kv_layers(self) -> None:
+        """No model."""
+
+    def build(self, parts: DrafterParts) -> Drafter:
+        """A drafter that proposes nothing."""
+        return NoDrafter(parts.num_rows, parts.target.stack.spec.device)
+
+
+@frozen(eq=False)
+class ChainBuilder:
+    """Chains of ``length`` tokens from ``draft``."""
+
+    draft: BoundDraft
+    length: int
+
+    @property
+    def slack(self) -> int:
+        """Root and drafted tokens."""
+        return self.length + 1
+
+    @property
+    def needs_tree(self) -> bool:
+        """A chain is causal."""
+        return False
+
+    @property
+    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
+        """Those of the draft."""
+        return self.draft.spec.layers, self.draft.spec.dtype
+
+    def build(self, parts: DrafterParts) -> Drafter:
+        """A chain drafter."""
+        with Problems("the chain cannot be drafted", ConfigurationError) as problems:
+            if self.length < 1:
+                problems.add(f"num_draft_tokens is {self.length}, at least 1 is needed")
+            _check_depth(problems, self.draft, self.length)
+        return ChainDrafter(parts.memory(self.draft, needs_tree=False), self.length, parts.num_rows)
+
+
+@frozen(eq=False)
+class TreeBuilder:
+    """Dynamic EAGLE-2 trees: ``width`` nodes a level, ``depth`` levels, the best ``num_tokens`` candidates."""
+
+    draft: BoundDraft
+    width: int
+    depth: int
+    num_tokens: int
+
+    @property
+    def slack(self) -> int:
+        """Root and drafted tokens, or the scratch of the draft, whichever is more."""
+        return max(self.num_tokens + 1, self.width * max(self.depth - 1, 0))
+
+    @property
+    def needs_tree(self) -> bool:
+        """Siblings must not see each other."""
+        return True
+
+    @property
+    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
+        """Those of the draft."""
+        return self.draft.spec.layers, self.draft.spec.dtype
+
+    def build(self, parts: DrafterParts) -> Drafter:
+        """A tree drafter."""
+        vocab = self.draft.spec.vocab.size
+        with Problems("the tree cannot be drafted", ConfigurationError) as problems:
+            if self.width < 1 or self.depth < 1 or self.num_tokens < 1:
+                problems.add(
+                    f"width {self.width}, depth {self.depth}, {self.num_tokens} drafted tokens: each must be 1 or more"
+                )
+            else:
+                most = num_candidates(self.width, self.depth)
+                if self.num_tokens > most:
+                    problems.add(
+                        f"{self.num_tokens} drafted tokens asked; width {self.width} and depth {self.depth} give at most "
+                        f"k + k²(d - 1) = {most} candidates"
+                    )
+            if self.width > vocab:
+                problems.add(f"width {self.width} is more than the {vocab} tokens of the draft's vocabulary")
+            _check_depth(problems, self.draft, self.depth)
+        memory = parts.memory(self.draft, needs_tree=True)
+        return TreeDrafter(memory, self.width, self.depth, self.num_tokens, parts.num_rows)
+
+
+@frozen(eq=False)
+class StaticTreeBuilder:
+    """A fixed tree: ``parents[i - 1]`` is the parent of node i, 0 the root; nodes level by level."""
+
+    draft: BoundDraft
+    parents: tuple[int, ...]
+
+    @property
+    def slack(self) -> int:
+        """Root and drafted tokens."""
+        return len(self.parents) + 1
+
+    @property
+    def needs_tree(self) -> bool:
+        """Siblings must not see each other."""
+        return True
+
+    @property
+    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
+        """Those of the draft."""
+        return self.draft.spec.layers, self.draft.spec.dtype
+
+    def build(self, parts: DrafterParts) -> Drafter:
+        """A drafter of this tree."""
+        check_parents(self.parents)
+        vocab = self.draft.spec.vocab.size
+        most = max(self.parents.count(parent) for parent in set(self.parents))
+        depths = [0]
+        for parent in self.parents:
+            depths.append(depths[parent] + 1)
+        with Problems("the tree cannot be drafted", ConfigurationError) as problems:
+            if most > vocab:
+                problems.add(f"a node has {most} children, more than the {vocab} tokens of the draft's vocabulary")
+            _check_depth(problems, self.draft, max(depths))
+        return StaticTreeDrafter(parts.memory(self.draft, needs_tree=True), self.parents, parts.num_rows)
+
+
+def _check_depth(problems: Problems, draft: BoundDraft, depth: int) -> None:
+    limit = draft.spec.max_draft_tokens
+    if limit is not None and depth > limit:
+        problems.add(f"depth {depth} asked; draft '{draft.spec.name}' was made for at most {limit}")
