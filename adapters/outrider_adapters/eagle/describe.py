@@ -40,7 +40,7 @@ def _vocabulary(head: HeadChoice, vocab_size: int) -> str:
 
 
 def _source(source: WeightSource) -> str:
-    return "its own" if source is WeightSource.OWN else f"from {source.value}"
+    return "its own" if source is WeightSource.OWN else f"from the {source.value}"
 
 
 def _rope(rope: RopeSpec) -> str:

@@ -17,6 +17,7 @@ from outrider_adapters.eagle.vocab import draft_vocab_size
 __all__ = ["Eagle1Plan", "plan_eagle1"]
 
 _HEAD = "lm_head.weight"
+_TOKEN_FILE = "hot_tokens.json"
 _FINAL_NORM_NOTE = "fed the target's output after the final norm, as EAGLE-1, EAGLE-2 and HASS are trained"
 
 
@@ -35,7 +36,7 @@ def plan_eagle1(checkpoint: Checkpoint, overrides: DraftOverrides, problems: Pro
     sizes = read_decoder(settings, problems)
     if sizes is None:
         return None
-    hidden, notes = sizes.hidden_size, list(taps.notes)
+    hidden, notes = sizes.hidden_size, [*taps.notes, *sizes.notes]
     target_hidden = settings.whole("target_hidden_size") or hidden
     if target_hidden != hidden:
         problems.add(
@@ -53,7 +54,7 @@ def plan_eagle1(checkpoint: Checkpoint, overrides: DraftOverrides, problems: Pro
     if tensors.take("embed_tokens.weight", (sizes.vocab_size, hidden), "vocab_size rows, hidden_size columns"):
         embedding = WeightSource.OWN
     dtype = plan_dtype(tensors, settings, problems, notes)
-    head = _plan_head(settings, tensors, sizes, overrides, problems, notes)
+    head = _plan_head(checkpoint, settings, tensors, sizes, overrides, problems, notes)
     tensors.refuse_unused()
     draft = DraftPlan(
         sizes=sizes,
@@ -96,6 +97,7 @@ def _plan_fc_bias(settings: Settings, tensors: TensorPlan, hidden: int, problems
 
 
 def _plan_head(
+    checkpoint: Checkpoint,
     settings: Settings,
     tensors: TensorPlan,
     sizes: DecoderSizes,
@@ -120,6 +122,11 @@ def _plan_head(
         return choice
     if size < sizes.vocab_size:
         _refuse_reduced(size, sizes.vocab_size, problems)
+    if (checkpoint.directory / _TOKEN_FILE).is_file():
+        notes.append(
+            f"head: the target's whole head; {_TOKEN_FILE} lies beside the weights and is used only when it is asked for "
+            "(DraftOverrides(hot_tokens=read_hot_tokens(path)))"
+        )
     return HeadChoice(WeightSource.TARGET, None, sizes.vocab_size)
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as functional
 from attrs import frozen
 from torch import Tensor
 
-from outrider.errors import InputError
+from outrider.errors import ConformanceError
 from outrider.interfaces import BoundDraft, Target, UnboundDraft
 from outrider.types import DraftOutput, DraftSpec, StackInputs
 from outrider_adapters.eagle.binding import JoinedWeights, bind_spec, join_weights
@@ -151,13 +151,15 @@ class BoundEagle3(BoundDraft):
     def extend(self, embeds: Tensor, features: Tensor | None, inputs: StackInputs) -> DraftOutput:
         """Run verified rows: ``h = fc(features)`` takes the place of the state; see `BoundDraft.extend`."""
         if features is None:
-            raise InputError(f"draft '{self._spec.name}' is fed {self._spec.feature_width} target features, got none")
+            raise ConformanceError(
+                f"draft '{self._spec.name}' is fed {self._spec.feature_width} target features, got none"
+            )
         return self._run(embeds, self._weights.fusion(features), inputs)
 
     def step(self, embeds: Tensor, state: Tensor | None, inputs: StackInputs) -> DraftOutput:
         """Run drafted rows on the previous step's ``state``, which skips ``fc``; see `BoundDraft.step`."""
         if state is None:
-            raise InputError(f"draft '{self._spec.name}' is fed the state of the step before, got none")
+            raise ConformanceError(f"draft '{self._spec.name}' is fed the state of the step before, got none")
         return self._run(embeds, state, inputs)
 
     def logits(self, hidden: Tensor) -> Tensor:

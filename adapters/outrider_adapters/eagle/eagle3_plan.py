@@ -64,7 +64,7 @@ def plan_eagle3(checkpoint: Checkpoint, overrides: DraftOverrides, problems: Pro
     sizes = read_decoder(settings, problems)
     if sizes is None:
         return None
-    notes = list(taps.notes)
+    notes = [*taps.notes, *sizes.notes]
     target_hidden = settings.whole("target_hidden_size") or sizes.hidden_size
     flags = _plan_inputs(settings, tensors, sizes, taps, target_hidden, overrides, problems)
     layers = _plan_layers(settings, tensors, sizes, flags, problems, notes)
@@ -193,7 +193,7 @@ def _plan_head(
         notes.append(note)
         return choice
     target_ids = _target_ids(checkpoint, tensors, size, sizes.vocab_size, problems)
-    tied = _is_tied(settings)
+    tied = settings.is_tied()
     if tensors.has(_HEAD):
         tensors.need(_HEAD, (size, sizes.hidden_size), "draft vocabulary rows, hidden_size columns")
         if tied:
@@ -227,12 +227,6 @@ def _missing_head(size: int, vocab_size: int) -> str:
         f"'lm_head.weight' [{size}, hidden_size] is missing, and no rule supplies it; get the complete checkpoint, or "
         "say that the draft was trained on the target's head (DraftOverrides(target_head=True))"
     )
-
-
-def _is_tied(settings: Settings) -> bool:
-    # A nested section copies the target's config; the word of the draft's own level comes first.
-    root, key = settings.root, "tie_word_embeddings"
-    return root.get_bool(key, default=False) if root.has(key) else settings.model.get_bool(key, default=False)
 
 
 def _target_ids(

@@ -61,7 +61,7 @@ def plan_dtype(tensors: TensorPlan, settings: Settings, problems: Problems, note
         allowed = ", ".join(str(dtype) for dtype in _FLOATS)
         problems.add(f"weights are stored as {info.dtype}, expected one of {allowed}; quantized drafts are not loaded")
         return torch.float32
-    told = settings.text("torch_dtype", "dtype")
+    told = settings.stored_dtype()
     if told is not None and f"torch.{told.removeprefix('torch.')}" != str(info.dtype):
         notes.append(f"dtype {info.dtype}: config.json says {told}, the tensors are {info.dtype}; the tensors win")
     return info.dtype

@@ -63,6 +63,20 @@ class Settings:
         """The text at ``keys``, wherever it stands."""
         return self._agreed(self._everywhere, keys, Config.get_optional_str)
 
+    def stored_dtype(self) -> str | None:
+        """The dtype that the draft's own level of the config names; a nested section repeats the target's."""
+        for config in (self.root, self.model):
+            for key in ("torch_dtype", "dtype"):
+                if config.has(key):
+                    return config.get_str(key)
+        return None
+
+    def is_tied(self) -> bool:
+        """``tie_word_embeddings``, by the draft's own level first; a nested section repeats the target's."""
+        key = "tie_word_embeddings"
+        owner = self.root if self.root.has(key) else self.model
+        return owner.get_bool(key, default=False)
+
     def size(self, key: str, default: int | None = None) -> int:
         """The positive whole number at ``key`` of the transformer; a missing one is noted and read as 1."""
         found = self._agreed(self._body, (key,), Config.get_optional_int)

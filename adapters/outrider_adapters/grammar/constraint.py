@@ -14,9 +14,10 @@ __all__ = ["XGrammarConstraint"]
 class XGrammarConstraint(TokenConstraint):
     """The state of an xgrammar matcher, which can take back any number of tokens."""
 
-    def __init__(self, matcher: GrammarMatcher, vocab_size: int) -> None:
+    def __init__(self, matcher: GrammarMatcher, vocab_size: int, special_ids: frozenset[int]) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._special_ids = special_ids
 
     @property
     @override
@@ -37,8 +38,9 @@ class XGrammarConstraint(TokenConstraint):
 
     @override
     def advance(self, token_id: int) -> bool:
-        # Both cases would be refused by the matcher as well, with a warning on stderr each time.
-        if not 0 <= token_id < self._vocab_size or self._matcher.is_terminated():
+        # The matcher would refuse these as well, but with a warning on stderr each time.
+        is_token = 0 <= token_id < self._vocab_size and token_id not in self._special_ids
+        if not is_token or self._matcher.is_terminated():
             return False
         return self._matcher.accept_token(token_id)
 
@@ -49,4 +51,4 @@ class XGrammarConstraint(TokenConstraint):
 
     @override
     def fork(self) -> TokenConstraint:
-        return XGrammarConstraint(self._matcher.fork(), self._vocab_size)
+        return XGrammarConstraint(self._matcher.fork(), self._vocab_size, self._special_ids)

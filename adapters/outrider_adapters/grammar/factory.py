@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from typing_extensions import override
-from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, VocabType
+from xgrammar import Grammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, VocabType
 
 from outrider.errors import ConfigurationError, InputError, Problems
 from outrider.interfaces.constraint import ConstraintFactory, GrammarSpec, TokenConstraint
@@ -26,6 +26,9 @@ _SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 
 class XGrammarFactory(ConstraintFactory):
     """Constraints for one tokenizer. Compiled grammars are cached, up to 256 MiB of them.
+
+    What a grammar allows is xgrammar's reading of it. Of JSON strings with ``maxLength``, ``minLength`` or ``pattern`` it
+    demands less than JSON does: control characters may stand in them unescaped.
 
     Source: Dong et al., XGrammar: Flexible and Efficient Structured Generation Engine for Large Language Models, 2024.
     """
@@ -48,6 +51,8 @@ class XGrammarFactory(ConstraintFactory):
         self._vocab_size = vocab_size
         self._any_whitespace = any_whitespace
         token_bytes = read_token_bytes(tokenizer_file, vocab_size)
+        # Special tokens have no bytes; xgrammar takes exactly the ids without bytes for special.
+        self._special_ids = frozenset(token_id for token_id, piece in enumerate(token_bytes) if not piece) - {*stop_ids}
         info = TokenizerInfo(token_bytes, VocabType.RAW, vocab_size=vocab_size, stop_token_ids=list(stop_ids))
         self._compiler = GrammarCompiler(info, max_threads=_COMPILE_THREADS, cache_limit_bytes=_CACHE_BYTES)
 
@@ -59,22 +64,24 @@ class XGrammarFactory(ConstraintFactory):
     @override
     def compile(self, spec: GrammarSpec) -> TokenConstraint:
         try:
-            compiled = self._compile(spec)
+            # Concatenation, of one grammar, puts a rule above its root. Where a root refers to itself, xgrammar's masks
+            # lack tokens that reach beyond the end of an inner one ("))" after "((a" of root ::= "(" root ")" | "a").
+            compiled = self._compiler.compile_grammar(Grammar.concat(self._parse(spec)))
         except (RuntimeError, ValueError) as error:
             reason = _SOURCE_PLACE.sub("", str(error).strip())
             raise InputError(f"{spec.kind} {_shorten(spec.source)}: {reason}; correct it") from error
-        constraint = XGrammarConstraint(GrammarMatcher(compiled), self._vocab_size)
+        constraint = XGrammarConstraint(GrammarMatcher(compiled), self._vocab_size, self._special_ids)
         check_start(constraint, f"{spec.kind} {_shorten(spec.source)}")
         return constraint
 
-    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+    def _parse(self, spec: GrammarSpec) -> Grammar:
         match spec.kind:
             case "json_schema":
-                return self._compiler.compile_json_schema(spec.source, any_whitespace=self._any_whitespace)
+                return Grammar.from_json_schema(spec.source, any_whitespace=self._any_whitespace)
             case "regex":
-                return self._compiler.compile_regex(spec.source)
+                return Grammar.from_regex(spec.source)
             case "ebnf":
-                return self._compiler.compile_grammar(spec.source)
+                return Grammar.from_ebnf(spec.source)
 
 
 def _shorten(source: str) -> str:

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from outrider.binding import check_attention
 from outrider.drafting.chain import ChainDrafter
+from outrider.drafting.choosing import ProposalMode
 from outrider.drafting.memory import DraftMemory
 from outrider.drafting.none import NoDrafter
 from outrider.drafting.static_tree import StaticTreeDrafter, check_parents
@@ -121,6 +122,7 @@ class ChainBuilder:
 
     draft: BoundDraft
     length: int
+    mode: ProposalMode = ProposalMode.COUPLED
 
     @property
     def slack(self) -> int:
@@ -143,7 +145,7 @@ class ChainBuilder:
             if self.length < 1:
                 problems.add(f"num_draft_tokens is {self.length}, at least 1 is needed")
             _check_depth(problems, self.draft, self.length)
-        return ChainDrafter(parts.memory(self.draft, needs_tree=False), self.length, parts.num_rows)
+        return ChainDrafter(parts.memory(self.draft, needs_tree=False), self.length, parts.num_rows, self.mode)
 
 
 @frozen(eq=False)
@@ -154,6 +156,7 @@ class TreeBuilder:
     width: int
     depth: int
     num_tokens: int
+    mode: ProposalMode = ProposalMode.COUPLED
 
     @property
     def slack(self) -> int:
@@ -185,11 +188,16 @@ class TreeBuilder:
                         f"{self.num_tokens} drafted tokens asked; width {self.width} and depth {self.depth} give at most "
                         f"k + k²(d - 1) = {most} candidates"
                     )
+            if self.mode is ProposalMode.SAMPLED:
+                problems.add(
+                    "a dynamic tree keeps its best candidates, so they cannot be sampled without changing the output "
+                    "distribution; draft greedily or coupled, or give a static tree"
+                )
             if self.width > vocab:
                 problems.add(f"width {self.width} is more than the {vocab} tokens of the draft's vocabulary")
             _check_depth(problems, self.draft, self.depth)
         memory = parts.memory(self.draft, needs_tree=True)
-        return TreeDrafter(memory, self.width, self.depth, self.num_tokens, parts.num_rows)
+        return TreeDrafter(memory, self.width, self.depth, self.num_tokens, parts.num_rows, self.mode)
 
 
 @frozen(eq=False)
@@ -198,6 +206,7 @@ class StaticTreeBuilder:
 
     draft: BoundDraft
     parents: tuple[int, ...]
+    mode: ProposalMode = ProposalMode.COUPLED
 
     @property
     def slack(self) -> int:
@@ -226,7 +235,7 @@ class StaticTreeBuilder:
             if most > vocab:
                 problems.add(f"a node has {most} children, more than the {vocab} tokens of the draft's vocabulary")
             _check_depth(problems, self.draft, max(depths))
-        return StaticTreeDrafter(parts.memory(self.draft, needs_tree=True), self.parents, parts.num_rows)
+        return StaticTreeDrafter(parts.memory(self.draft, needs_tree=True), self.parents, parts.num_rows, self.mode)
 
 
 def _check_depth(problems: Problems, draft: BoundDraft, depth: int) -> None:

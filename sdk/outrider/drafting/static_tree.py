@@ -14,10 +14,13 @@ from attrs import frozen
 from torch import Tensor
 
 from outrider.drafting.ancestors import ancestors_of
+from outrider.drafting.choosing import ProposalMode, draft_scores, level_paths
 from outrider.drafting.limits import draft_lengths
 from outrider.drafting.memory import DraftMemory
 from outrider.errors import ConfigurationError
+from outrider.sampling import draw_children
 from outrider.types import HiddenTap, Proposal, TreeShape
+from outrider.types.proposal import DraftDistribution
 from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["StaticTreeDrafter", "check_parents"]
@@ -68,7 +71,13 @@ class _Level:
 class StaticTreeDrafter:
     """Fills a fixed tree: the children of a node are the draft's most probable tokens there, best first."""
 
-    def __init__(self, memory: DraftMemory, parents: Sequence[int], num_rows: int) -> None:
+    def __init__(
+        self,
+        memory: DraftMemory,
+        parents: Sequence[int],
+        num_rows: int,
+        mode: ProposalMode = ProposalMode.COUPLED,
+    ) -> None:
         """``parents``: node id (0 = root) of the parent of nodes 1..N, level by level.
 
         Raises:
@@ -76,6 +85,7 @@ class StaticTreeDrafter:
         """
         check_parents(parents)
         self._memory = memory
+        self._mode = mode
         device = memory.spec.device
         depths = [0]
         for parent in parents:
@@ -112,15 +122,19 @@ class StaticTreeDrafter:
         hidden = memory.hidden[:rows]
         carried = None if memory.state is None else memory.state[:rows]
         level_tokens: list[Tensor] = []
+        probs: list[Tensor] = []
+        paths = torch.empty(rows, 1, 0, dtype=torch.int64, device=state.lengths.device)
         for number, level in enumerate(self._levels):
             if number:
                 if carried is not None:
                     width = carried.shape[-1]
                     carried = carried.view(rows, -1, width)[:, level.parent_rows].reshape(-1, width)
+                inner_tokens = level_tokens[-1][:, level.tokens_at]
+                paths = torch.cat([paths[:, level.parent_rows], inner_tokens[:, :, None]], dim=2)
                 queries = len(level.nodes)
                 output = memory.step(
                     state,
-                    level_tokens[-1][:, level.tokens_at],
+                    inner_tokens,
                     carried,
                     depth=number - 1,
                     first_slot=level.first_slot,
@@ -130,9 +144,9 @@ class StaticTreeDrafter:
                 hidden, carried = output.hidden, output.state
             else:
                 queries = 1
-            best = memory.draft.logits(hidden).topk(level.max_children, dim=-1).indices
-            ids = best.view(rows, queries, -1)[:, level.child_rows, level.child_ranks]
-            level_tokens.append(memory.spec.vocab.to_target(ids))
+            level_tokens.append(
+                self._children(level, memory.draft.logits(hidden).view(rows, queries, -1), state, paths, probs)
+            )
         return Proposal(
             tokens=torch.cat(level_tokens, dim=1),
             parents=self._parents[:rows],
@@ -140,7 +154,23 @@ class StaticTreeDrafter:
             ancestors=self._ancestors[:rows],
             draft_lens=draft_lengths(state, self._shape, memory.spec.max_positions),
             shape=self._shape,
+            distribution=DraftDistribution(torch.cat(probs, dim=1), warped=True) if probs else None,
         )
+
+    def _children(
+        self, level: _Level, logits_BWD: Tensor, state: DecodeState, paths_BWL: Tensor, probs: list[Tensor]
+    ) -> Tensor:
+        """Target ids ``[B, n]`` of the next level's nodes; what they were drawn from is added to ``probs``."""
+        vocab = self._memory.spec.vocab
+        scores = logits_BWD
+        if state.sampling.features.active:
+            scores = draft_scores(logits_BWD, state, level_paths(paths_BWL), vocab, self._mode)
+        if self._mode is ProposalMode.SAMPLED:
+            drawn = draw_children(scores, state, vocab, level=paths_BWL.shape[2], count=level.max_children)
+            probs.append(drawn.probs[:, level.child_rows])
+            return drawn.target_ids[:, level.child_rows, level.child_ranks]
+        best = scores.topk(level.max_children, dim=-1).indices
+        return vocab.to_target(best[:, level.child_rows, level.child_ranks])
 
     def move_row(self, source: int, destination: int) -> None:
         """Copy what is kept for a row."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outrider.drafting.ancestors import ancestors_of
+from outrider.drafting.choosing import ProposalMode, draft_scores, level_paths
 from outrider.drafting.limits import draft_lengths
 from outrider.drafting.memory import DraftMemory
 from outrider.types import HiddenTap, Proposal, TreeShape
@@ -27,11 +28,25 @@ def num_candidates(width: int, depth: int) -> int:
 class TreeDrafter:
     """Grows ``width`` nodes a level for ``depth`` levels and proposes the best ``num_tokens`` of all candidates.
 
-    A candidate's score is the sum of the draft's log-probabilities along its path. Equal scores are ordered by level, then
-    by place, so that a parent never loses to its child and every chosen node's parent is chosen.
+    A candidate's score is the sum of the draft's log-probabilities along its path; for coupled drafts those of its scores
+    with the noise, which say how sure the seeded choice is. Equal scores are ordered by level, then by place, so that a
+    parent never loses to its child and every chosen node's parent is chosen.
+
+    Which candidates are kept depends on their scores, so they must not be drawn from the draft's distribution: rejection
+    sampling would not be lossless. ``mode`` is greedy or coupled.
     """
 
-    def __init__(self, memory: DraftMemory, width: int, depth: int, num_tokens: int, num_rows: int) -> None:
+    def __init__(
+        self,
+        memory: DraftMemory,
+        width: int,
+        depth: int,
+        num_tokens: int,
+        num_rows: int,
+        mode: ProposalMode = ProposalMode.COUPLED,
+    ) -> None:
+        assert mode is not ProposalMode.SAMPLED, "builders refuse to prune what was drawn"
+        self._mode = mode
         self._memory = memory
         self._width = width
         self._num_rows = num_rows
@@ -92,11 +107,13 @@ class TreeDrafter:
         """All candidates in level order: target tokens ``[B, S]``, scores ``[B, S]``, parent candidate (-1: root)."""
         memory, width, rows = self._memory, self._width, state.num_rows
         vocab = memory.spec.vocab
-        scores, ids = self._best(memory.hidden[:rows], width)
+        path_tokens = torch.empty(rows, 1, 0, dtype=torch.int64, device=state.lengths.device)
+        scores, ids = self._best(memory.hidden[:rows], state, path_tokens)
         all_scores, all_tokens = [scores], [vocab.to_target(ids)]
         all_parents = [torch.full_like(ids, -1)]
         frontier_tokens, frontier_scores = all_tokens[0], scores
         frontier_ids = torch.arange(width, device=ids.device).expand(rows, -1)
+        path_tokens = frontier_tokens[:, :, None]
         carried = None if memory.state is None else memory.state[:rows].repeat_interleave(width, dim=0)
         mask = self._self_mask.expand(rows, -1, -1)
         stored = width
@@ -110,7 +127,7 @@ class TreeDrafter:
                 tail_mask=mask,
                 tail_depths=self._slot_levels[: level * width].expand(rows, -1),
             )
-            scores, ids = self._best(output.hidden, width)
+            scores, ids = self._best(output.hidden, state, path_tokens)
             scores = (frontier_scores[:, :, None] + scores.view(rows, width, width)).view(rows, -1)
             tokens = vocab.to_target(ids).view(rows, -1)
             all_scores.append(scores)
@@ -122,6 +139,7 @@ class TreeDrafter:
             picked = best.indices[:, :width]
             parent = picked.div(width, rounding_mode="floor")
             frontier_scores, frontier_tokens = best.values[:, :width], tokens.gather(1, picked)
+            path_tokens = torch.cat([_rows_of(path_tokens, parent), frontier_tokens[:, :, None]], dim=2)
             frontier_ids = stored + picked
             stored += width * width
             mask = torch.cat([_rows_of(mask, parent), self._self_mask.expand(rows, -1, -1)], dim=2)
@@ -129,10 +147,19 @@ class TreeDrafter:
                 carried = _rows_of(output.state.view(rows, width, -1), parent).reshape(rows * width, -1)
         return torch.cat(all_tokens, dim=1), torch.cat(all_scores, dim=1), torch.cat(all_parents, dim=1)
 
-    def _best(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The ``count`` best log-probabilities over the draft vocabulary, and their draft ids: ``[R, count]`` each."""
-        best = self._memory.draft.logits(hidden).float().log_softmax(dim=-1).topk(count, dim=-1)
-        return best.values, best.indices
+    def _best(self, hidden: Tensor, state: DecodeState, path_tokens_BWL: Tensor) -> tuple[Tensor, Tensor]:
+        """The k best log-probabilities over the draft vocabulary after each of W nodes, and their draft ids: ``[B, W · k]``.
+
+        ``hidden [B · W, H]``: draft output at the nodes; ``path_tokens_BWL``: tokens on the way to each.
+        """
+        vocab = self._memory.spec.vocab
+        rows, nodes, _ = path_tokens_BWL.shape
+        scores = self._memory.draft.logits(hidden)
+        if state.sampling.features.active:
+            paths = level_paths(path_tokens_BWL)
+            scores = draft_scores(scores.view(rows, nodes, -1), state, paths, vocab, self._mode)
+        best = scores.float().log_softmax(dim=-1).topk(self._width, dim=-1)
+        return best.values.view(rows, -1), best.indices.view(rows, -1)
 
 
 def _rows_of(values: Tensor, index: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from outrider.kv import PagedKVCache, PagePool
 from outrider.loop.core import DecodeCore, TargetBody
 from outrider.loop.engine import Engine, EngineLimits
 from outrider.loop.rows import RowStore
-from outrider.verification.greedy import GreedyVerifier
+from outrider.verification.exact import ExactVerifier
 
 __all__ = ["EngineOptions", "build_engine"]
 
@@ -84,7 +84,7 @@ def build_engine(
     core = DecodeCore(
         target=target,
         drafter=made,
-        verifier=GreedyVerifier() if verifier is None else verifier,
+        verifier=ExactVerifier() if verifier is None else verifier,
         attention=attention,
         runner=runner,
         kv=PagedKVCache(spec.layers, num_pages, options.page_size, spec.dtype, spec.device),

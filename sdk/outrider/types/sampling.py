@@ -56,6 +56,11 @@ class SamplingFeatures:
     bias: bool = False
     min_tokens: bool = False
 
+    @property
+    def active(self) -> bool:
+        """Whether anything but the most probable token of the bare logits is ever taken."""
+        return self.sampled or self.penalties or self.bias or self.min_tokens
+
     def __or__(self, other: SamplingFeatures) -> SamplingFeatures:
         return SamplingFeatures(
             sampled=self.sampled or other.sampled,

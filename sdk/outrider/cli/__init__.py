@@ -1,0 +1,43 @@
+"""The command line: ``outrider generate`` and ``outrider inspect``.
+
+Exit codes: 0; 1 failed (one ``error:`` message on stderr, no traceback); 2 bad usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import click
+
+from outrider import __version__
+from outrider.cli.generate import generate_command
+from outrider.cli.inspect import inspect_command
+from outrider.cli.terminal import INTERRUPTED, forgive_encodings
+from outrider.errors import OutriderError
+
+__all__ = ["main"]
+
+
+class _Outrider(click.Group):
+    """Turns the library's errors into messages and exit codes, whoever invokes it."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """The command's result; an `OutriderError` ends with 1, Ctrl-C with 130, a broken pipe quietly (by click)."""
+        forgive_encodings()
+        try:
+            result: object = super().invoke(ctx)
+        except OutriderError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        return result
+
+
+@click.group(cls=_Outrider, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="outrider")
+def main() -> None:
+    """Exact speculative decoding: faster text, token for token the target model's own."""
+
+
+main.add_command(generate_command)
+main.add_command(inspect_command)

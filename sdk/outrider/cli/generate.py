@@ -1,0 +1,158 @@
+"""``outrider generate``: text from a prompt, or result lines from a file of prompts."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+import click
+from attrs import frozen
+
+from outrider.cli.job import Job
+from outrider.cli.jsonl import InputLine, ResultFile, check_lines, read_lines
+from outrider.cli.options import model_options, request_settings, setting_options
+from outrider.cli.render import progress_bar
+from outrider.cli.terminal import check_text, read_prompt
+from outrider.errors import InputError
+from outrider.generation.load import DTYPES, load
+from outrider.generation.model import Prompt, SpeculativeModel
+from outrider.loop.build import EngineOptions
+
+__all__ = ["generate_command"]
+
+_EXAMPLES = """\b
+Examples:
+  outrider generate "def main():"
+  outrider generate "def main():" --compare
+  outrider generate --input prompts.jsonl --output results.jsonl --max-new-tokens 64
+"""
+
+
+@frozen(kw_only=True)
+class _Models:
+    """The flags of `model_options`."""
+
+    target: str | None
+    draft: str
+    num_draft_tokens: int
+    batch_size: int | None
+    dtype: str
+    device: str
+    attention: str
+    runner: str
+    page_size: int
+    max_length: int | None
+    allow_pickle: bool
+
+    def load(self, default_batch_size: int) -> SpeculativeModel:
+        """The model, with a bar while it loads."""
+        options = EngineOptions(
+            max_batch_size=default_batch_size if self.batch_size is None else self.batch_size,
+            page_size=self.page_size,
+            max_length=self.max_length,
+        )
+        dtype = DTYPES[self.dtype]
+        with progress_bar("loading") as progress:
+            return load(
+                self.target,
+                self.draft,
+                num_draft_tokens=self.num_draft_tokens,
+                device=self.device,
+                dtype="auto" if dtype is None else dtype,
+                attention=self.attention,
+                runner=self.runner,
+                options=options,
+                allow_pickle=self.allow_pickle,
+                progress=progress,
+            )
+
+    @property
+    def drafts_nothing(self) -> bool:
+        return self.draft == "none" or self.num_draft_tokens == 0
+
+
+@click.command("generate", short_help="Continue prompts, with drafting.", epilog=_EXAMPLES)
+@click.argument("prompt", required=False)
+@click.option("--input", "source", metavar="FILE", help="Prompts, one JSON object a line; - is standard input.")
+@click.option("--output", metavar="FILE", help="Result lines in JSON; - is standard output.  [default for --input: -]")
+@click.option("--keep-going", is_flag=True, help="Write a line with the error for a prompt that fails, and go on.")
+@click.option("--compare", is_flag=True, help="Run the same without drafting as well: same tokens, time beside time.")
+@model_options
+@setting_options
+def generate_command(
+    prompt: str | None,
+    source: str | None,
+    output: str | None,
+    keep_going: bool,
+    compare: bool,
+    target: str | None,
+    draft: str,
+    num_draft_tokens: int,
+    batch_size: int | None,
+    dtype: str,
+    device: str,
+    attention: str,
+    runner: str,
+    page_size: int,
+    max_length: int | None,
+    allow_pickle: bool,
+    **settings: object,
+) -> None:
+    """Continue PROMPT (- reads it from standard input), or every prompt of --input.
+
+    The text goes to standard output as it is generated, statistics go to standard error. A line of --input is
+    {"prompt": "..."} or {"token_ids": [...]}, with any of the settings below as further keys, which override the flags.
+    A line of --output has "index", "token_ids", "text", "finish_reason", "accept_lengths" (tokens a round, bonus
+    included) and, where a prompt failed, "error"; lines come in input order, as soon as they can.
+    """
+    models = _Models(
+        target=target,
+        draft=draft,
+        num_draft_tokens=num_draft_tokens,
+        batch_size=batch_size,
+        dtype=dtype,
+        device=device,
+        attention=attention,
+        runner=runner,
+        page_size=page_size,
+        max_length=max_length,
+        allow_pickle=allow_pickle,
+    )
+    _check_usage(prompt, source, output, compare, models)
+    wanted = request_settings(settings)
+    if prompt is not None:
+        lines = [InputLine(0, 1, Prompt(_prompt_text(prompt)))]
+    else:
+        lines = read_lines(str(source), wanted)
+        if not keep_going:
+            check_lines(lines)
+    with ExitStack() as stack:
+        path = "-" if output is None and source is not None else output
+        results = None if path is None else stack.enter_context(ResultFile(path))
+        model = models.load(EngineOptions().max_batch_size if prompt is None else 1)
+        stack.callback(model.close)
+        job = Job(model, wanted, lines, keep_going, results, source, path)
+        job.run(compare)
+
+
+def _check_usage(prompt: str | None, source: str | None, output: str | None, compare: bool, models: _Models) -> None:
+    if prompt is not None and source is not None:
+        raise click.UsageError("PROMPT and --input are given, only one of them can be; drop one")
+    if prompt is None and source is None:
+        raise click.UsageError("neither PROMPT nor --input is given; give a prompt, - for standard input, or a file")
+    if compare and models.drafts_nothing:
+        raise click.UsageError("--compare needs drafting, but --draft none or --num-draft-tokens 0 turns it off")
+    if source not in (None, "-") and output not in (None, "-") and _same_file(str(source), str(output)):
+        raise click.UsageError(f"--input and --output are the same file {output}; choose another output")
+
+
+def _same_file(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
+def _prompt_text(prompt: str) -> str:
+    text = read_prompt() if prompt == "-" else prompt
+    problem = check_text(text)
+    if problem is not None:
+        raise InputError(f"PROMPT: {problem}")
+    return text

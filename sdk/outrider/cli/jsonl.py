@@ -1,0 +1,227 @@
+"""Reading prompts and writing results as JSON Lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO, cast
+
+from attrs import frozen
+
+from outrider.cli.terminal import check_text, write_out
+from outrider.errors import InputError, OutputError
+from outrider.generation.completion import Completion
+from outrider.generation.model import Prompt
+from outrider.generation.settings import RequestSettings
+
+__all__ = ["InputLine", "ResultFile", "check_lines", "read_lines", "result"]
+
+_MOST_SHOWN = 10
+
+
+@frozen
+class InputLine:
+    """One line that is not blank: ``index`` counts those from 0, ``number`` all lines of the file from 1.
+
+    Either the ``prompt`` or, for a malformed line, the ``error`` is set.
+    """
+
+    index: int
+    number: int
+    prompt: Prompt | None = None
+    error: InputError | None = None
+
+
+def read_lines(source: str, settings: RequestSettings) -> list[InputLine]:
+    """Every line of the file ``source`` (``-``: standard input); ``settings`` hold where a line has none of its own.
+
+    Raises:
+        InputError: the file cannot be read. Malformed lines carry their error instead, see `check_lines`.
+    """
+    try:
+        content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    except OSError as error:
+        raise InputError(f"input {source} cannot be read: {error.strerror}; give a file of JSON lines") from error
+    lines: list[InputLine] = []
+    for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not raw.strip():
+            continue
+        try:
+            line = InputLine(len(lines), number, prompt=_prompt(raw, settings))
+        except InputError as error:
+            line = InputLine(len(lines), number, error=InputError(f"{source}: line {number}: {error}"))
+        lines.append(line)
+    return lines
+
+
+def check_lines(lines: Sequence[InputLine]) -> None:
+    """Refuse malformed lines.
+
+    Raises:
+        InputError: names the file, the lines and what is wrong with each.
+    """
+    errors = [line.error for line in lines if line.error is not None]
+    if not errors:
+        return
+    if len(errors) == 1:
+        raise errors[0]
+    shown = "".join(f"\n  - {error}" for error in errors[:_MOST_SHOWN])
+    rest = f"\n  - and {len(errors) - _MOST_SHOWN} more" if len(errors) > _MOST_SHOWN else ""
+    raise InputError(
+        f"{len(errors)} malformed lines; mend them, or run the others with --keep-going{shown}{rest}"
+    ) from errors[0]
+
+
+def _prompt(raw: bytes, base: RequestSettings) -> Prompt:
+    fields = _object(raw)
+    unknown = sorted(set(fields) - {"prompt", "token_ids", *RequestSettings.names()})
+    if unknown:
+        allowed = ", ".join(("prompt", "token_ids", *RequestSettings.names()))
+        raise InputError(f"unknown keys {', '.join(map(repr, unknown))}; allowed are {allowed}")
+    if ("prompt" in fields) == ("token_ids" in fields):
+        found = "both" if "prompt" in fields else "neither"
+        raise InputError(f"either 'prompt' or 'token_ids' is needed, found {found}")
+    content = _text(fields["prompt"]) if "prompt" in fields else _token_ids(fields["token_ids"])
+    overrides = {name: value for name, value in fields.items() if name not in ("prompt", "token_ids")}
+    if not overrides:
+        return Prompt(content)
+    settings = base.override(overrides)
+    settings.check()
+    return Prompt(content, settings)
+
+
+def _object(raw: bytes) -> Mapping[str, object]:
+    try:
+        value: object = json.loads(raw.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8: {error.reason} at byte {error.start} of the line") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error.msg} at column {error.colno}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"not JSON that can be read: {error}") from error
+    except RecursionError as error:
+        raise InputError("not JSON that can be read: nested too deeply") from error
+    if not isinstance(value, dict):
+        raise InputError(f'expected a JSON object such as {{"prompt": "..."}}, found {_shown(value)}')
+    return cast("Mapping[str, object]", value)
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = sorted({key for key in keys if keys.count(key) > 1})
+        raise InputError(f"keys {', '.join(map(repr, repeated))} occur more than once")
+    return fields
+
+
+def _no_constant(name: str) -> object:
+    raise InputError(f"{name} is not JSON; give a number")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"'prompt' is {_shown(value)}, expected a string")
+    problem = check_text(value)
+    if problem is not None:
+        raise InputError(f"'prompt': {problem}")
+    return value
+
+
+def _token_ids(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"'token_ids' is {_shown(value)}, expected a list of whole numbers")
+    ids: list[int] = []
+    for place, item in enumerate(cast("list[object]", value)):
+        if not isinstance(item, int) or isinstance(item, bool):
+            raise InputError(f"'token_ids'[{place}] is {_shown(item)}, expected a whole number")
+        ids.append(item)
+    return tuple(ids)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def result(index: int, completion: Completion) -> dict[str, object]:
+    """The output line of one prompt; ``accept_lengths`` has an entry a round, bonus included, uncut."""
+    line: dict[str, object] = {
+        "index": index,
+        "token_ids": list(completion.token_ids),
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "accept_lengths": list(completion.accept_lengths),
+    }
+    return line if completion.error is None else {**line, "error": str(completion.error)}
+
+
+class ResultFile:
+    """Result lines in the order of their index, each written and flushed as soon as those before it are."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file ``path`` anew (``-``: standard output).
+
+        Raises:
+            OutputError: it cannot be opened for writing.
+        """
+        self._path = path
+        self._file: TextIO | None = None
+        self._held: dict[int, Mapping[str, object]] = {}
+        self._next = 0
+        if path != "-":
+            try:
+                self._file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by `close`)
+            except OSError as error:
+                raise OutputError(
+                    f"output {path} cannot be opened: {error.strerror}; give a file that can be written"
+                ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def add(self, index: int, line: Mapping[str, object]) -> None:
+        """Write ``line`` when all before ``index`` are written; until then hold it.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        self._held[index] = line
+        while self._next in self._held:
+            self._write(self._held.pop(self._next))
+            self._next += 1
+
+    def release(self) -> None:
+        """Write what is still held because results before it are missing, in order.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        for index in sorted(self._held):
+            self._write(self._held.pop(index))
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        if self._file is None:
+            # Escapes keep the line whole in a terminal of any encoding; readers of JSON see the same text.
+            write_out(json.dumps(line, ensure_ascii=not sys.stdout.encoding.lower().startswith("utf")) + "\n")
+            return
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OutputError(
+                f"output {self._path} cannot be written: {error.strerror}; the lines before stand"
+            ) from error

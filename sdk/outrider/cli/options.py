@@ -1,0 +1,187 @@
+"""Flags made from the table of request settings, and the flags that say what to load."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import attrs
+import click
+
+from outrider import registry
+from outrider.errors import InputError
+from outrider.generation.load import DEFAULT_NUM_DRAFT_TOKENS, DTYPES
+from outrider.generation.settings import RequestSettings
+from outrider.loop.build import EngineOptions
+
+__all__ = ["known_name", "model_options", "request_settings", "setting_flag", "setting_options"]
+
+F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
+
+_SCALARS = (str, float, int)
+
+
+def setting_options(function: F) -> F:
+    """``function`` with one flag for each field of `RequestSettings`; one that is not given arrives as None or ()."""
+    hints: dict[str, object] = get_type_hints(RequestSettings)
+    defaults: dict[str, object] = attrs.asdict(RequestSettings(), recurse=False)
+    for attribute in reversed(attrs.fields(RequestSettings)):
+        name = attribute.name
+        help_text = _with_default(str(attribute.metadata["help"]), defaults[name])
+        function = setting_flag(name, hints[name], help_text)(function)
+    return function
+
+
+def request_settings(flags: Mapping[str, object]) -> RequestSettings:
+    """The settings that the flags of `setting_options` ask for.
+
+    Raises:
+        UsageError: a value that is not allowed; all at once.
+    """
+    given = {name: value for name, value in flags.items() if value is not None and value != ()}
+    try:
+        settings = RequestSettings().override(given)
+        settings.check()
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    return settings
+
+
+def model_options(function: F) -> F:
+    """``function`` with the flags that say which models run, where and how."""
+    sizes = EngineOptions()
+    for decorate in reversed(
+        (
+            click.option(
+                "--target", metavar="DIR", help="Directory, hub id or installed pair.  [default: the embedded pair]"
+            ),
+            click.option(
+                "--draft",
+                metavar="DIR",
+                default="auto",
+                show_default=True,
+                help="Directory or hub id; 'none' drafts nothing, 'auto' takes the draft of the pair.",
+            ),
+            click.option(
+                "--num-draft-tokens",
+                type=click.IntRange(min=0),
+                default=DEFAULT_NUM_DRAFT_TOKENS,
+                show_default=True,
+                help="Tokens drafted a round.",
+            ),
+            click.option("--batch-size", type=click.IntRange(min=1), help=_batch_help(sizes)),
+            click.option(
+                "--dtype",
+                type=click.Choice(list(DTYPES)),
+                default="auto",
+                show_default=True,
+                help="Dtype of the models.",
+            ),
+            click.option("--device", default="auto", show_default=True, help="Where they run: cpu, cuda, cuda:1."),
+            click.option(
+                "--attention",
+                default="sdpa",
+                show_default=True,
+                metavar="NAME",
+                callback=known_name(registry.ATTENTION),
+                help="Attention backend.",
+            ),
+            click.option(
+                "--runner",
+                default="eager",
+                show_default=True,
+                metavar="NAME",
+                callback=known_name(registry.RUNNERS),
+                help="How passes are run.",
+            ),
+            click.option(
+                "--page-size",
+                type=click.IntRange(min=1),
+                default=sizes.page_size,
+                show_default=True,
+                help="Tokens in a page of KV memory.",
+            ),
+            click.option(
+                "--max-length",
+                type=click.IntRange(min=2),
+                help="Most tokens of a sequence, prompt included.  [default: the target's context]",
+            ),
+            click.option("--allow-pickle", is_flag=True, help="Load pickled weights, which can run code."),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def known_name(
+    group: registry.Group[T],
+) -> Callable[[click.Context, click.Parameter, str], str]:
+    """A check that an option names a member of ``group``; anything else is bad usage."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: str) -> str:
+        known = registry.names(group)
+        if value not in known:
+            raise click.BadParameter(
+                f"unknown {group.noun} '{value}'; known are: {', '.join(known) or 'none'}", ctx, param
+            )
+        return value
+
+    return check
+
+
+def _batch_help(sizes: EngineOptions) -> str:
+    return f"Most prompts that run at once.  [default: {sizes.max_batch_size} with --input, else 1]"
+
+
+def _with_default(help_text: str, default: object) -> str:
+    return help_text if default is None or default in ((), {}) else f"{help_text}  [default: {default}]"
+
+
+def setting_flag(name: str, hint: object, help_text: str) -> Callable[[F], F]:
+    """A flag for a setting ``name`` of the type ``hint``; one that is not given arrives as None or ()."""
+    flag = f"--{name.replace('_', '-')}"
+    members = _members(hint)
+    if bool in members:
+        return click.option(f"{flag}/--no-{flag.removeprefix('--')}", name, default=None, help=help_text)
+    for member in members:
+        if get_origin(member) is tuple:
+            element = _members(get_args(member)[0])
+            return click.option(
+                flag,
+                name,
+                type=_type(element),
+                metavar=_metavar(element),
+                multiple=True,
+                help=f"{help_text}  [repeatable]",
+            )
+    return click.option(flag, name, type=_type(members), metavar=_metavar(members), default=None, help=help_text)
+
+
+def _members(hint: object) -> Sequence[object]:
+    """The types of a union but None; of any other type, itself."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return [member for member in get_args(hint) if member is not types.NoneType]
+    return [hint]
+
+
+def _type(members: Sequence[object]) -> object:
+    """What `click.option` takes as the type of a setting of these types."""
+    if len(members) == 1 and get_origin(members[0]) is Literal:
+        return click.Choice(cast("tuple[str, ...]", get_args(members[0])))
+    return next((scalar for scalar in _SCALARS if scalar in members), _json)
+
+
+def _metavar(members: Sequence[object]) -> str | None:
+    return "JSON" if _type(members) is _json else None
+
+
+def _json(text: str) -> object:
+    """The value of a flag whose setting is no plain number or string; what is not JSON is bad usage."""
+    try:
+        value: object = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not JSON: {error}") from error
+    return value

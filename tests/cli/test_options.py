@@ -1,0 +1,132 @@
+"""Flags come from the table of settings: each one reaches the request, of whatever type it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_type_hints
+
+import attrs
+import click
+import pytest
+from click.testing import CliRunner
+
+from outrider import RequestSettings
+from outrider.cli.generate import generate_command
+from outrider.cli.options import setting_flag
+from tests.cli.support import PROMPTS, Command, write_lines
+
+SETTINGS = [attribute.name for attribute in attrs.fields(RequestSettings)]
+SAMPLES: dict[str, tuple[str, object]] = {
+    "max_new_tokens": ("7", 7),
+    "temperature": ("0.5", 0.5),
+    "top_k": ("9", 9),
+    "top_p": ("0.5", 0.5),
+    "min_p": ("0.25", 0.25),
+    "seed": ("11", 11),
+}
+
+
+def sample(name: str) -> tuple[list[str], object]:
+    """Arguments that set ``name`` to something that is not its default, and that value."""
+    flag = f"--{name.replace('_', '-')}"
+    if name in SAMPLES:
+        given, value = SAMPLES[name]
+        return [flag, given], value
+    default: object = attrs.asdict(RequestSettings(), recurse=False)[name]
+    if isinstance(default, bool):
+        return [flag if not default else f"--no-{flag.removeprefix('--')}"], not default
+    if isinstance(default, int | float):
+        return [flag, str(default + 1)], default + 1
+    hint = str(get_type_hints(RequestSettings)[name])
+    if "tuple[str" in hint:
+        return [flag, "ab", flag, "cd"], ("ab", "cd")
+    if "tuple[int" in hint:
+        return [flag, "3", flag, "4"], (3, 4)
+    if "int" in hint:
+        return [flag, "3"], 3
+    return [flag, "ab"], "ab"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_has_a_flag_that_reaches_the_request(outrider: Command, name: str) -> None:
+    arguments, value = sample(name)
+    ran = outrider("generate", PROMPTS[0], *arguments, spoil=lambda _: iter(()))
+    assert ran.models[0].asked[0][1] == RequestSettings().override({name: value})
+    assert ran.models[0].asked[0][1] != RequestSettings()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_a_field_of_a_line_that_overrides_its_flag(
+    outrider: Command, tmp_path: Path, name: str
+) -> None:
+    arguments, value = sample(name)
+    default: object = attrs.asdict(RequestSettings(), recurse=False)[name]
+    if default is None or isinstance(default, Mapping | tuple):
+        pytest.skip("a flag of this kind cannot be given its default")
+    path = write_lines(tmp_path / "in.jsonl", {"prompt": "a", name: default}, {"prompt": "b", name: value})
+    ran = outrider("generate", "--input", path, *arguments, spoil=lambda _: iter(()))
+    assert [each.settings for each in ran.models[0].asked[0][0]] == [
+        RequestSettings(),
+        RequestSettings().override({name: value}),
+    ]
+
+
+def test_the_help_of_every_setting_is_shown_and_no_flag_is_declared_twice() -> None:
+    text = " ".join(CliRunner().invoke(generate_command, ["--help"], terminal_width=200).stdout.split())
+    for attribute in attrs.fields(RequestSettings):
+        assert str(attribute.metadata["help"]) in text
+    flags = [flag for parameter in generate_command.params for flag in parameter.opts]
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize(
+    ("hint", "arguments", "value"),
+    [
+        (int, ["--a-b", "3"], 3),
+        (float, ["--a-b", "3"], 3.0),
+        (str, ["--a-b", "3"], "3"),
+        (bool, ["--a-b"], True),
+        (bool, ["--no-a-b"], False),
+        (bool, [], None),
+        (int | None, ["--a-b", "3"], 3),
+        (str | None, [], None),
+        (Literal["x", "y"], ["--a-b", "y"], "y"),
+        (tuple[str, ...], ["--a-b", "3", "--a-b", "4 5"], ("3", "4 5")),
+        (tuple[int, ...] | None, ["--a-b", "3", "--a-b", "4"], (3, 4)),
+        (tuple[str, ...], [], ()),
+        (str | tuple[str, ...], ["--a-b", "3"], ("3",)),
+        (tuple[tuple[int, ...], ...], ["--a-b", "[1, 2]", "--a-b", "[3]"], ([1, 2], [3])),
+        (Mapping[int, float], ["--a-b", '{"5": -1.5}'], {"5": -1.5}),
+        (Mapping[str, object] | None, ["--a-b", "{}"], {}),
+    ],
+)
+def test_a_flag_is_made_for_any_type_a_setting_may_have(hint: object, arguments: list[str], value: object) -> None:
+    assert parse(hint, arguments) == value
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "message"),
+    [
+        (int, "x", "'x' is not a valid integer"),
+        (tuple[int, ...], "x", "'x' is not a valid integer"),
+        (Literal["x", "y"], "z", "'z' is not one of 'x', 'y'"),
+        (Mapping[int, float], "{", "Invalid value for '--a-b': '{' is not JSON"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_bad_usage(hint: object, given: str, message: str) -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        parse(hint, ["--a-b", given])
+    assert message in caught.value.format_message()
+
+
+def parse(hint: object, arguments: list[str]) -> object:
+    seen: list[object] = []
+
+    @click.command()
+    @setting_flag("a_b", hint, "help")
+    def command(a_b: object) -> None:
+        seen.append(a_b)
+
+    command.main(arguments, standalone_mode=False)
+    return seen[0]
