@@ -172,6 +172,7 @@ class ResultFile:
         self._file: TextIO | None = None
         self._held: dict[int, Mapping[str, object]] = {}
         self._next = 0
+        self._failed = False
         if path != "-":
             try:
                 self._file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by `close`)
@@ -209,9 +210,18 @@ class ResultFile:
             self._write(self._held.pop(index))
 
     def close(self) -> None:
-        """Close the file. May be called twice."""
-        if self._file is not None:
+        """Close the file. May be called twice.
+
+        Raises:
+            OutputError: what was written does not fit, and no write has said so.
+        """
+        if self._file is None:
+            return
+        try:
             self._file.close()
+        except OSError as error:
+            if not self._failed:
+                raise self._unwritable(error) from error
 
     def _write(self, line: Mapping[str, object]) -> None:
         if self._file is None:
@@ -222,6 +232,8 @@ class ResultFile:
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._file.flush()
         except OSError as error:
-            raise OutputError(
-                f"output {self._path} cannot be written: {error.strerror}; the lines before stand"
-            ) from error
+            self._failed = True
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return OutputError(f"output {self._path} cannot be written: {error.strerror}; the lines before stand")
