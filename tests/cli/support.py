@@ -107,12 +107,12 @@ def fail_prompt(index: int) -> Spoil:
 
 
 def wrong_token(place: int) -> Spoil:
-    """One token of every prompt is another than the target's."""
+    """One token of every prompt that is long enough is another than the target's."""
 
     def spoil(deltas: Iterator[TextDelta]) -> Iterator[TextDelta]:
         for delta in deltas:
             completion = delta.completion
-            if completion is not None:
+            if completion is not None and len(completion.token_ids) > place:
                 ids = list(completion.token_ids)
                 ids[place] += 1
                 completion = evolve(completion, token_ids=tuple(ids))
@@ -172,6 +172,11 @@ class Ran:
 
 def parsed(lines: str) -> list[dict[str, object]]:
     return [cast("dict[str, object]", json.loads(line)) for line in lines.splitlines()]
+
+
+def lengths(line: dict[str, object]) -> list[int]:
+    """The ``accept_lengths`` of a result line."""
+    return cast("list[int]", line["accept_lengths"])
 
 
 def write_lines(path: Path, *lines: object) -> Path:

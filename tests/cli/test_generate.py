@@ -8,7 +8,7 @@ import pytest
 
 from outrider import Prompt
 from outrider.cli import job
-from tests.cli.support import PROMPTS, Command, Parts, fail_prompt, interrupt_after, parsed, wrong_token
+from tests.cli.support import PROMPTS, Command, Parts, fail_prompt, interrupt_after, lengths, parsed, wrong_token
 
 STATISTICS = ("tokens", "target passes", "mean acceptance length", "acceptance by position", "seconds", "tokens/s")
 
@@ -30,9 +30,7 @@ def test_stdout_holds_the_text_of_the_target_alone_and_nothing_else(
 def test_the_statistics_are_those_of_the_completion(outrider: Command, parts: Parts) -> None:
     ran = outrider("generate", PROMPTS[0], "--max-new-tokens", "24")
     line = parsed(outrider("generate", PROMPTS[0], "--max-new-tokens", "24", "--output", "-").out)[0]
-    lengths = line["accept_lengths"]
-    assert isinstance(lengths, list)
-    counts = [int(str(length)) for length in lengths]
+    counts = lengths(line)
     shown = dict(row.split(": ") for row in ran.err.splitlines())
     assert shown["tokens"] == "24"
     assert shown["target passes"] == str(len(counts) + 1)  # the prefill is one

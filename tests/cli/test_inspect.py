@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -66,9 +67,8 @@ def test_a_pair_stands_for_its_target_and_drafts(outrider: Command, tiny_pair: M
 def test_problems_end_with_1_and_the_others_are_shown(outrider: Command, tiny_pair: ModelPair, narrow: Path) -> None:
     ran = outrider("inspect", narrow, tiny_pair.drafts[0], "--json")
     first, second = parsed(ran.out)
-    problems = first["problems"]
+    problems = cast("list[str]", first["problems"])
     assert ran.code == 1
-    assert isinstance(problems, list)
     assert problems
     assert second["problems"] == []
     count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
@@ -106,13 +106,19 @@ def test_a_target_given_as_a_draft_does_not_bind(
     assert "tiny-llama: not tried" in str(broken["facts"])
 
 
-def test_a_draft_that_does_not_fit_says_why(outrider: Command, tiny_pair: ModelPair, other_target: Path) -> None:
-    """The target's vocabulary is cut: its loader still takes it, the draft must not."""
-    config = json.loads((other_target / "config.json").read_text())
-    (other_target / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
-    ran = outrider("inspect", tiny_pair.drafts[0], "--target", other_target)
+def test_a_draft_that_does_not_fit_says_why(outrider: Command, tiny_pair: ModelPair, tmp_path: Path) -> None:
+    """Nothing is wrong with a draft that is fed layer 50; only this target has no such layer."""
+    draft = Path(shutil.copytree(tiny_pair.drafts[0], tmp_path / "draft"))
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(
+        json.dumps({**config, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 50]}})
+    )
+    assert outrider("inspect", draft).code == 0
+    ran = outrider("inspect", draft, "--target", tiny_pair.target)
     assert ran.code == 1
-    assert "error: " in ran.err
+    assert "binds to: tiny-llama: no\n" in ran.out
+    assert "50" in ran.out[ran.out.index("problem: ") :]
+    assert ran.err == f"error: 1 problem in {draft}\n"
 
 
 def test_a_target_that_cannot_be_loaded_ends_with_1(outrider: Command, tiny_pair: ModelPair, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from outrider import Prompt, RequestSettings
 from outrider.cli.jsonl import ResultFile, read_lines
-from tests.cli.support import PROMPTS, Command, Parts, fail_prompt, interrupt_after, parsed, write_lines
+from tests.cli.support import PROMPTS, Command, Parts, fail_prompt, interrupt_after, lengths, parsed, write_lines
 
 BUDGETS = (14, 3, 9, 1, 6)
 
@@ -32,11 +32,9 @@ def test_lines_come_in_input_order_with_the_tokens_of_the_target_alone(
     assert all(set(line) == {"index", "token_ids", "text", "finish_reason", "accept_lengths"} for line in lines)
     for line, prompt, budget in zip(lines, PROMPTS, BUDGETS, strict=True):
         assert (line["text"], line["token_ids"]) == parts.reference(prompt, budget)
-        lengths = line["accept_lengths"]
-        assert isinstance(lengths, list)
         # The first token is the prefill's; the last round may be cut, its length is not.
-        assert sum(int(str(length)) for length in lengths) + 1 >= budget
-        assert sum(int(str(length)) for length in lengths[:-1]) + 1 < max(budget, 2)
+        assert sum(lengths(line)) + 1 >= budget
+        assert sum(lengths(line)[:-1]) + 1 < max(budget, 2)
 
 
 def test_token_ids_and_stdin_do_as_well_and_blank_lines_do_not_count(outrider: Command, parts: Parts) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
+from importlib.metadata import entry_points
 from pathlib import Path
 
+from click.testing import CliRunner
+
 from outrider import __version__
+from outrider.cli import main
 from tests.cli.support import PROMPTS, Parts, parsed, start, write_lines
 
 
@@ -55,5 +58,7 @@ def test_a_full_disk_is_one_error_line_and_nothing_from_the_interpreter() -> Non
 
 
 def test_the_version_and_the_console_script() -> None:
-    done = subprocess.run(["outrider", "--version"], capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout == f"outrider, version {__version__}\n"
+    [script] = entry_points(group="console_scripts", name="outrider")
+    loaded: object = script.load()
+    assert loaded is main
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"outrider, version {__version__}\n"

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from outrider import Statistics
-from outrider.cli.render import Comparison, progress_bar, show_statistics, statistics_rows
+from outrider.cli.render import Comparison, StatisticsRow, progress_bar, show_statistics, statistics_rows
 from outrider.cli.terminal import Interrupt, forgive_encodings, write_out
 from outrider.errors import OutputError
 
@@ -48,15 +48,17 @@ def test_the_rows_are_the_numbers() -> None:
     ]
 
 
-@pytest.mark.parametrize("rows", [ROWS, statistics_rows(PLAIN)])
-def test_a_terminal_gets_a_table_with_every_value(monkeypatch: pytest.MonkeyPatch, rows: list[object]) -> None:
+@pytest.mark.parametrize(("rows", "compared"), [(ROWS, True), (statistics_rows(PLAIN), False)])
+def test_a_terminal_gets_a_table_with_every_value(
+    monkeypatch: pytest.MonkeyPatch, rows: list[StatisticsRow], compared: bool
+) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "120")
-    show_statistics(ROWS)
+    show_statistics(rows)
     shown = terminal.getvalue()
-    assert all(row.label in shown and row.value in shown and row.plain in shown for row in ROWS)
-    assert "without drafting" in shown
+    assert all(row.label in shown and row.value in shown and row.plain in shown for row in rows)
+    assert ("without drafting" in shown) is compared
 
 
 def test_a_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +97,12 @@ def test_a_full_disk_is_an_output_error(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_first_ctrl_c_asks_and_the_second_raises() -> None:
     with Interrupt() as interrupt:
-        assert not interrupt.requested
+        asked = [interrupt.requested]
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.requested
+        asked.append(interrupt.requested)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+    assert asked == [False, True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -11,7 +11,7 @@ from outrider.sampling.choice import row_noise
 from outrider.sampling.noise import exponential_noise
 from outrider.types import DraftVocab, SamplingFeatures, SamplingParams
 from tests.sampling.test_warp import PARAMS, batch, expected
-from tests.sampling.toys import chi_square_p, decode_state, rows_of, tree
+from tests.sampling.toys import chi_square_p, decode_state, ints, rows_of, tree
 
 V = 23
 
@@ -72,8 +72,8 @@ def test_top_k_1_and_temperature_0_are_greedy_and_ties_go_to_the_lowest_id(
         SamplingParams(temperature=1e-30, seed=seed),
     ]
     state = decode_state([[1]] * 3, params, V)
-    chosen = choose_tokens(logits, state).tokens.flatten().tolist()
-    first_best = [row.tolist().index(row.max()) for row in logits[:, 0]]
+    chosen = ints(choose_tokens(logits, state).tokens.flatten())
+    first_best = [min(i for i in range(V) if row[i] == row.max()) for row in logits[:, 0]]
     assert chosen[:2] == first_best[:2]
     assert float(logits[2, 0, chosen[2]]) == float(logits[2].max())
 
@@ -112,7 +112,7 @@ def test_a_neighbour_of_nan_changes_nothing_and_is_told() -> None:
     logits[1] = torch.nan
     dirty = choose_tokens(logits, state, proposal)
     assert torch.equal(dirty.tokens[[0, 2]], clean.tokens[[0, 2]])
-    assert dirty.finite.all(dim=1).tolist() == [True, False, True]
+    assert ints(dirty.finite.all(dim=1)) == [True, False, True]
     assert bool(((dirty.tokens >= 0) & (dirty.tokens < V)).all())
 
 

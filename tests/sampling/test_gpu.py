@@ -40,5 +40,3 @@ def test_captured_noise_is_eager_noise() -> None:
     positions += 5
     graph.replay()
     assert torch.equal(captured, gumbel_noise(seeds, positions, 32000))
-
-

@@ -10,7 +10,7 @@ from torch import Tensor
 from outrider.sampling.paths import NodePaths
 from outrider.sampling.warp import warp_logits
 from outrider.types import DecodeState, Proposal, SamplingFeatures, SamplingParams
-from tests.sampling.toys import ALL_FEATURES, decode_state, path_tokens, reference_warp, rows_of, tree
+from tests.sampling.toys import ALL_FEATURES, decode_state, ints, path_tokens, reference_warp, rows_of, tree
 
 V = 23
 
@@ -53,15 +53,15 @@ def batch(seed: int, params: list[SamplingParams], low: int = 5) -> tuple[Tensor
     """Logits, requests and trees; few distinct ids, so that drafts repeat each other and the history."""
     generator = torch.Generator().manual_seed(seed)
 
-    def ints(high: int, size: tuple[int, ...]) -> Tensor:
+    def draw(high: int, size: tuple[int, ...]) -> Tensor:
         return torch.randint(0, high, size, generator=generator)
 
     rows = len(params)
-    lengths = (ints(6, (rows,)) + 2).tolist()
-    sequences = [ints(low, (n,)).tolist() for n in lengths]
-    prompts = [int(ints(n, (1,))) + 1 for n in lengths]
+    lengths = ints(draw(6, (rows,)) + 2)
+    sequences = [ints(draw(low, (n,))) for n in lengths]
+    prompts = [int(draw(n, (1,))) + 1 for n in lengths]
     state = decode_state(sequences, params, V, prompt_lens=prompts, stop_ids=[STOPS[: r % 3] for r in range(rows)])
-    proposal = tree(ints(low, (rows, 7)), [PARENTS[r % 4] for r in range(rows)])
+    proposal = tree(draw(low, (rows, 7)), [PARENTS[r % 4] for r in range(rows)])
     return torch.randn(rows, 8, V, generator=generator) * 3, state, proposal
 
 
@@ -69,8 +69,8 @@ def expected(logits: Tensor, state: DecodeState, proposal: Proposal, params: lis
     """Each node on its own, with its history written out and transformers' processors applied to it."""
     result = torch.empty_like(logits)
     for row, one in enumerate(params):
-        sequence = state.tokens[row, : int(state.lengths[row]) + 1].tolist()
-        stops = [t for t in state.stop_ids[row].tolist() if t >= 0]
+        sequence = ints(state.tokens[row, : int(state.lengths[row]) + 1])
+        stops = [t for t in ints(state.stop_ids[row]) if t >= 0]
         for node in range(logits.shape[1]):
             history = sequence + path_tokens(proposal, row, node)
             result[row, node] = reference_warp(logits[row, node], history, int(state.prompt_lens[row]), one, stops)
@@ -100,8 +100,8 @@ def test_the_prompt_counts_for_repetition_and_not_for_presence() -> None:
     presence = SamplingParams(temperature=1.0, presence_penalty=2.0)
     state = decode_state([[1, 2, 3], [1, 2, 3]], [repetition, presence], V, prompt_lens=[2, 2])
     scores = warp_logits(torch.ones(2, 1, V), state, NodePaths.root(state)).scores[:, 0]
-    assert (scores[0] != 1).nonzero().flatten().tolist() == [1, 2, 3]
-    assert (scores[1] != 1).nonzero().flatten().tolist() == [3]
+    assert ints((scores[0] != 1).nonzero().flatten()) == [1, 2, 3]
+    assert ints((scores[1] != 1).nonzero().flatten()) == [3]
 
 
 def test_ids_outside_the_vocabulary_are_left_out_of_the_history() -> None:
@@ -162,7 +162,7 @@ def test_ties_at_the_edges_fall_as_in_transformers() -> None:
     scores = warp_logits(logits, state, NodePaths.root(state)).scores[:, 0]
     assert torch.equal(scores[0], reference_warp(logits[0, 0], [1], 1, params[0]))
     assert bool(scores[0].isfinite().all())
-    assert scores[1].isfinite().tolist() == [False] * 2 + [True] * 8
+    assert ints(scores[1].isfinite()) == [False] * 2 + [True] * 8
 
 
 def test_finite_tells_rows_of_nan_infinity_and_nothing_left() -> None:
@@ -176,7 +176,7 @@ def test_finite_tells_rows_of_nan_infinity_and_nothing_left() -> None:
     logits[2, 0, 3] = torch.inf
     logits[4, 0, 3] = -torch.inf
     warped = warp_logits(logits, state, NodePaths.root(state))
-    assert warped.finite.flatten().tolist() == [False, False, False, False, True]
+    assert ints(warped.finite.flatten()) == [False, False, False, False, True]
 
 
 def test_a_colder_temperature_than_float32_can_divide_by_is_still_no_nan() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from attrs import evolve
@@ -76,7 +77,7 @@ def decode_state(
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence)] = torch.tensor(list(sequence))
     lengths = torch.tensor([len(s) - 1 for s in sequences])
-    stops = [list(s) for s in stop_ids] if stop_ids is not None else [[] for _ in sequences]
+    stops: list[list[int]] = [[]] * rows if stop_ids is None else [list(s) for s in stop_ids]
     most = max(1, *(len(s) for s in stops))
     prompts = list(prompt_lens) if prompt_lens is not None else [len(s) for s in sequences]
     return DecodeState(
@@ -207,9 +208,20 @@ def reference_warp(
     return run(warpers, ids, scores)[0]
 
 
+def ints(values: Tensor) -> list[int]:
+    """A vector of numbers or truth values as a list."""
+    return cast("list[int]", values.tolist())  # pyright: ignore[reportUnknownMemberType] - torch annotates a bare list
+
+
+def distinct(values: Tensor) -> Tensor:
+    """The sorted values without repetition."""
+    ordered = values.flatten().sort().values
+    return ordered[torch.cat([torch.ones(1, dtype=torch.bool), ordered[1:] != ordered[:-1]])]
+
+
 def run(processors: Sequence[LogitsProcessor], ids: Tensor, scores: Tensor) -> Tensor:
     for processor in processors:
-        result: Tensor = processor(ids, scores)  # type: ignore[arg-type]  # annotated with legacy tensor classes
+        result: Tensor = processor(ids, scores)
         scores = result
     return scores
 

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from outrider.interfaces import Verifier
 from outrider.sampling import NodePaths, draw_children, warp_draft_logits
-from outrider.types import DecodeState, DraftDistribution, DraftVocab, Proposal, SamplingFeatures, SamplingParams, TreeShape
+from outrider.types import (
+    DecodeState,
+    DraftDistribution,
+    DraftVocab,
+    Proposal,
+    SamplingFeatures,
+    SamplingParams,
+    TreeShape,
+)
 from tests.sampling.toys import chi_square_p, decode_state, reference_warp, rows_of, select_rows
 
 V = 5
@@ -170,4 +178,3 @@ def p_values(tokens: Tensor, params: Sequence[SamplingParams] = PARAMS) -> list[
         counts = torch.bincount((mine * weights).sum(dim=1), minlength=V**num_tokens)
         found.append(chi_square_p(counts, joint(one, num_tokens).flatten() * len(mine)))
     return found
-

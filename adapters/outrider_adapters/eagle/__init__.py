@@ -5,7 +5,6 @@ from __future__ import annotations
 from outrider_adapters.eagle.eagle1 import BoundEagle1, Eagle1Draft
 from outrider_adapters.eagle.eagle3 import BoundEagle3, Eagle3Draft
 from outrider_adapters.eagle.loader import Eagle3Loader, EagleLoader, eagle3_loader, eagle_loader
-from outrider_adapters.eagle.vocab import read_hot_tokens
 
 __all__ = [
     "BoundEagle1",
@@ -16,5 +15,4 @@ __all__ = [
     "EagleLoader",
     "eagle3_loader",
     "eagle_loader",
-    "read_hot_tokens",
 ]

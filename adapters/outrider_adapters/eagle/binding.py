@@ -10,6 +10,7 @@ from outrider.errors import BindError, Problems
 from outrider.interfaces import Target
 from outrider.types import DraftSpec, ModelSpec, WeightSource
 from outrider_adapters.eagle.taps import default_taps
+from outrider_adapters.nn import select_rows
 
 __all__ = ["JoinedWeights", "bind_spec", "join_weights"]
 
@@ -79,7 +80,7 @@ def join_weights(
                     f"the target's {what} is {list(weight.shape)} {weight.dtype}, expected {list(expected)} {spec.dtype}"
                 )
     if spec.head is WeightSource.TARGET_SLICED and spec.vocab.target_ids is not None:
-        head = head.index_select(0, spec.vocab.target_ids)
+        head = select_rows(head, spec.vocab.target_ids)
     return JoinedWeights(embedding, head)
 
 

@@ -125,7 +125,7 @@ def _plan_head(
     if (checkpoint.directory / _TOKEN_FILE).is_file():
         notes.append(
             f"head: the target's whole head; {_TOKEN_FILE} lies beside the weights and is used only when it is asked for "
-            "(DraftOverrides(hot_tokens=read_hot_tokens(path)))"
+            "(outrider.load(..., hot_tokens=PATH), DraftOverrides(hot_tokens=...))"
         )
     return HeadChoice(WeightSource.TARGET, None, sizes.vocab_size)
 

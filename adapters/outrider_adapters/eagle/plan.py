@@ -8,14 +8,13 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from outrider.checkpoint import Checkpoint
+from outrider.checkpoint import Checkpoint, check_hot_tokens
 from outrider.errors import Problems
 from outrider.types import DraftOverrides, WeightSource
 from outrider_adapters.eagle.decoder import DecoderSizes, LayerForm
 from outrider_adapters.eagle.names import TensorPlan
 from outrider_adapters.eagle.settings import Settings
 from outrider_adapters.eagle.taps import TapChoice
-from outrider_adapters.eagle.vocab import hot_tokens
 
 __all__ = ["DraftPlan", "HeadChoice", "plan_dtype", "plan_sliced_head", "stored_tensor"]
 
@@ -71,7 +70,7 @@ def plan_sliced_head(
     overrides: DraftOverrides, sizes: DecoderSizes, size: int, problems: Problems
 ) -> tuple[HeadChoice, str]:
     """The target's head sliced to the hot tokens of ``overrides``, and the note that says so (FR-Spec)."""
-    hot = hot_tokens(overrides.hot_tokens or (), sizes.vocab_size, problems)
+    hot = check_hot_tokens(overrides.hot_tokens or (), sizes.vocab_size, problems)
     if size not in (sizes.vocab_size, len(hot.ids)):
         problems.add(
             f"the draft vocabulary has {size} ids by config.json, the hot-token list {len(hot.ids)} distinct ones; they "

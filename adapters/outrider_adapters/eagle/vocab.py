@@ -1,19 +1,14 @@
-"""The draft vocabulary: its size, and its map to target ids from ``d2t``, ``t2d`` or a hot-token list."""
+"""The draft vocabulary: its size, and its map to target ids from ``d2t`` and ``t2d``."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import cast
-
 import torch
-from attrs import frozen
 from torch import Tensor
 
-from outrider.errors import CheckpointError, Problems
+from outrider.errors import Problems
 from outrider_adapters.eagle.settings import Settings
 
-__all__ = ["HotTokens", "draft_vocab_size", "hot_tokens", "read_hot_tokens", "target_ids_from_offsets"]
+__all__ = ["draft_vocab_size", "target_ids_from_offsets"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16)
 _MAX_SHOWN = 5
@@ -106,58 +101,3 @@ def _absolute_hint(offsets: Tensor, t2d: Tensor | None, vocab_size: int) -> str:
 def _first_ids(ids: Tensor) -> str:
     values = [int(token) for token in ids[:_MAX_SHOWN]]
     return ", ".join(str(value) for value in values) + (", …" if ids.numel() > _MAX_SHOWN else "") or "none"
-
-
-@frozen
-class HotTokens:
-    """A hot-token list without repeats, in its order, and how many repeats were dropped."""
-
-    ids: tuple[int, ...]
-    num_repeats: int
-
-
-def hot_tokens(listed: tuple[int, ...], vocab_size: int, problems: Problems) -> HotTokens:
-    """``listed`` absolute target ids, unsorted and perhaps repeated, checked and with each id kept once.
-
-    Source: FR-Spec (Zhao et al. 2025).
-    """
-    outside = tuple(token for token in listed if not 0 <= token < vocab_size)
-    if outside:
-        shown = ", ".join(map(str, outside[:_MAX_SHOWN]))
-        problems.add(f"{len(outside)} hot tokens are outside the target's 0 to {vocab_size - 1} ({shown})")
-    if not listed:
-        problems.add("the hot-token list is empty; leave it out to draft over the whole vocabulary")
-    kept = tuple(dict.fromkeys(listed))
-    return HotTokens(kept, len(listed) - len(kept))
-
-
-def read_hot_tokens(path: Path, allow_pickle: bool = False) -> tuple[int, ...]:
-    """The list of target ids in a token file: a JSON list, or a pickled ``.pt`` list with an explicit opt-in.
-
-    Raises:
-        CheckpointError: the file cannot be read, is pickled without the opt-in, or holds no list of whole numbers.
-    """
-    loaded: object
-    try:
-        if path.suffix == ".json":
-            loaded = json.loads(path.read_text(encoding="utf-8"))
-        elif allow_pickle:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            raise CheckpointError(
-                f"{path}: a pickled token file can run code when opened; store it as a JSON list, or allow it explicitly"
-            )
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(f"{path}: cannot be read as a token list ({error})") from error
-    if isinstance(loaded, Tensor):
-        # Fails below, as a list must, where the tensor holds no whole numbers.
-        whole = loaded.dtype in _INTEGERS
-        loaded = [int(token) if whole else None for token in loaded.flatten()]
-    if not isinstance(loaded, list):
-        raise CheckpointError(f"{path}: holds a {type(loaded).__name__}, expected a list of target token ids")
-    items = cast("list[object]", loaded)
-    if any(not isinstance(item, int) or isinstance(item, bool) for item in items):
-        raise CheckpointError(f"{path}: holds values that are no whole numbers, expected a list of target token ids")
-    return tuple(cast("list[int]", items))

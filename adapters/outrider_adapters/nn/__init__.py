@@ -5,6 +5,7 @@ from __future__ import annotations
 from outrider_adapters.nn.blocks import ACTIVATIONS, Activation, FusedAttention, GatedMlp, read_activation
 from outrider_adapters.nn.norm import HeadNorms, RmsNorm
 from outrider_adapters.nn.rope import Rope, extended_positions, read_rope, rotate
+from outrider_adapters.nn.slicing import select_rows
 from outrider_adapters.nn.weights import WeightLoader
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "read_activation",
     "read_rope",
     "rotate",
+    "select_rows",
 ]

@@ -6,10 +6,20 @@ from functools import cached_property
 from pathlib import Path
 
 from outrider.checkpoint.config import Config
+from outrider.checkpoint.hot_tokens import HotTokens, check_hot_tokens, load_hot_tokens
 from outrider.checkpoint.tensors import TensorFiles, TensorInfo, TensorReader
 from outrider.errors import CheckpointError
 
-__all__ = ["Checkpoint", "Config", "TensorFiles", "TensorInfo", "TensorReader"]
+__all__ = [
+    "Checkpoint",
+    "Config",
+    "HotTokens",
+    "TensorFiles",
+    "TensorInfo",
+    "TensorReader",
+    "check_hot_tokens",
+    "load_hot_tokens",
+]
 
 
 class Checkpoint:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 from attrs import frozen
 
-from outrider.cli.jsonl import InputLine, ResultFile, result
+from outrider.cli.jsonl import InputLine, ResultFile, result, source_name
 from outrider.cli.render import Comparison, progress_bar, show_statistics, statistics_rows
 from outrider.cli.run import Run, check_same, run_prompts, warm_up
 from outrider.cli.terminal import INTERRUPTED, write_out
@@ -148,5 +148,5 @@ class Job:
             )
         first = run.failed[0]
         error = run.completions[first].error
-        where = "" if self.source is None else f"{self.source}: line {good[first].number}: "
+        where = "" if self.source is None else f"{source_name(self.source)}: line {good[first].number}: "
         raise RequestFailedError(f"{where}{error}", completions) from error

@@ -17,7 +17,7 @@ from outrider.generation.completion import Completion
 from outrider.generation.model import Prompt
 from outrider.generation.settings import RequestSettings
 
-__all__ = ["InputLine", "ResultFile", "check_lines", "read_lines", "result"]
+__all__ = ["InputLine", "ResultFile", "check_lines", "read_lines", "result", "source_name"]
 
 _MOST_SHOWN = 10
 
@@ -52,9 +52,14 @@ def read_lines(source: str, settings: RequestSettings) -> list[InputLine]:
         try:
             line = InputLine(len(lines), number, prompt=_prompt(raw, settings))
         except InputError as error:
-            line = InputLine(len(lines), number, error=InputError(f"{source}: line {number}: {error}"))
+            line = InputLine(len(lines), number, error=InputError(f"{source_name(source)}: line {number}: {error}"))
         lines.append(line)
     return lines
+
+
+def source_name(source: str) -> str:
+    """What messages call the file ``source``."""
+    return "standard input" if source == "-" else source
 
 
 def check_lines(lines: Sequence[InputLine]) -> None:

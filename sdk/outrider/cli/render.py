@@ -11,7 +11,7 @@ from attrs import frozen
 from outrider.generation.completion import Statistics
 from outrider.interfaces import LoadProgress
 
-__all__ = ["Comparison", "progress_bar", "show_statistics", "statistics_rows"]
+__all__ = ["Comparison", "StatisticsRow", "progress_bar", "show_statistics", "statistics_rows"]
 
 
 @frozen

@@ -19,7 +19,7 @@ from outrider.drafting.tree import TreeDrafter, num_candidates
 from outrider.errors import BindError, ConfigurationError, Problems
 from outrider.interfaces import AttnBackend, BoundDraft, Drafter, GraphRunner, KVCache, Target
 from outrider.kv import PagedKVCache
-from outrider.types import AttentionSpec
+from outrider.types import AttentionSpec, RowAlignment
 
 __all__ = [
     "ChainBuilder",
@@ -58,6 +58,12 @@ class DrafterParts:
                 self.attention.capabilities, spec.layers, spec.dtype, spec.device, self.page_size, needs_tree
             ):
                 problems.add(problem)
+            if spec.alignment is RowAlignment.SAME and spec.taps:
+                taps = ", ".join(map(str, spec.taps))
+                problems.add(
+                    f"its rows are {spec.alignment.value}, yet it is fed {taps}: the target has no feature at its root yet; "
+                    "declare RowAlignment.SHIFTED, or no taps"
+                )
         return DraftMemory(draft, self.kv_cache(spec.layers, spec.dtype), self.attention, self.runner, self.num_rows)
 
 

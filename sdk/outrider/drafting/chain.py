@@ -53,7 +53,7 @@ class ChainDrafter:
                 output = memory.step(state, tokens[-1][:, None], carried, depth=step - 1, first_slot=step - 1)
                 hidden, carried = output.hidden, output.state
             tokens.append(self._next_token(memory.draft.logits(hidden), state, tokens, probs))
-        limit = draft_lengths(state, self.shape, memory.spec.max_positions)
+        limit = draft_lengths(state, self.shape, memory.max_pairs)
         distribution = DraftDistribution(torch.stack(probs, dim=1), warped=True) if probs else None
         return self._layout.proposal(torch.stack(tokens, dim=1), limit, distribution)
 

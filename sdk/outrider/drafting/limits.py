@@ -10,14 +10,14 @@ from outrider.types.state import DecodeState
 __all__ = ["draft_lengths"]
 
 
-def draft_lengths(state: DecodeState, shape: TreeShape, max_positions: int | None = None) -> Tensor:
+def draft_lengths(state: DecodeState, shape: TreeShape, max_pairs: int | None = None) -> Tensor:
     """``[B]`` int64 in 0..depth: the longest path each row may draft now; device only.
 
-    Near the context limit of the target, or of the draft (``max_positions``), the draft shrinks, to zero if need be: a
-    drafted token at depth d stands at index length + d and must leave room for the bonus; the draft itself runs at index
+    Near the context limit of the target, or of the draft (``max_pairs``), the draft shrinks, to zero if need be: a
+    drafted token at depth d stands at index length + d and must leave room for the bonus; the draft itself runs pair
     length + d - 2 to propose it.
     """
     room = state.context_length - 2
-    if max_positions is not None:
-        room = min(room, max_positions + 1)
+    if max_pairs is not None:
+        room = min(room, max_pairs + 1)
     return (room - state.lengths).clamp_(0, shape.depth).minimum(state.draft_caps)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outrider.drafting.alignment import token_rows
 from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
 from outrider.interfaces import AttnBackend, BoundDraft, GraphRunner, KVCache
 from outrider.kv import slots_of
-from outrider.types import AttnBatch, DraftOutput, Phase, PhaseShape
+from outrider.planning import PlanCache
+from outrider.types import AttnBatch, DraftOutput, Phase, PhaseShape, RowAlignment
 from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["DraftMemory"]
@@ -27,11 +29,12 @@ class DraftMemory:
         self.draft = draft
         self.spec = draft.spec
         self._kv = kv
-        self._attention = attention
+        self._plans = PlanCache(attention, draft.spec.layers, kv)
         self._runner = runner
         self._extend_body = DraftExtendBody(draft)
         self._step_body = DraftStepBody(draft)
         spec = draft.spec
+        self._reads_tokens = spec.alignment is RowAlignment.SAME
         self.hidden = torch.zeros(num_rows, spec.hidden_size, dtype=spec.dtype, device=spec.device)
         self.state = (
             None
@@ -39,8 +42,15 @@ class DraftMemory:
             else torch.zeros(num_rows, spec.state.width, dtype=spec.state.dtype, device=spec.device)
         )
 
+    @property
+    def max_pairs(self) -> int:
+        """Verified and drafted pairs of a sequence that fit the draft's context."""
+        return self.spec.max_positions - int(self._reads_tokens)
+
     def extend(self, rows: VerifiedRows) -> None:
         """Run verified rows and keep the outcome of each request's newest pair."""
+        if self._reads_tokens:
+            rows = token_rows(rows, self._kv.page_size)
         inputs = {
             "embeds": self.draft.embed(rows.next_tokens) if rows.next_embeds is None else rows.next_embeds,
             "positions": self._within_context(rows.positions),
@@ -80,9 +90,12 @@ class DraftMemory:
         written. ``tail_mask [B, Q, M]``: the drafted slots each row sees; ``None`` for a chain (Q = 1).
         """
         rows, queries = tokens.shape
-        indices = (state.lengths + depth)[:, None]
-        places = indices if queries == 1 else state.lengths[:, None] + first_slot + _count(queries, tokens)
-        positions = indices + state.position_offsets[:, None]
+        # The verified rows whose keys the draft holds: one a pair, and the first token where it reads tokens alone.
+        verified = state.lengths + 1 if self._reads_tokens else state.lengths
+        indices = (verified + depth)[:, None]
+        # A level of one node may follow wider ones, so its slot is not its depth.
+        places = verified[:, None] + first_slot + _count(queries, tokens)
+        positions = indices if self._reads_tokens else indices + state.position_offsets[:, None]
         if queries > 1:
             positions = positions.expand(rows, queries)
         inputs = {
@@ -95,7 +108,7 @@ class DraftMemory:
             inputs["lengths"] = indices.expand(rows, queries).reshape(-1) + 1
         batch = AttnBatch(
             query_lens=(queries,) * rows,
-            prefix_lens=state.lengths + first_slot if tail_mask is None else state.lengths,
+            prefix_lens=verified + first_slot if tail_mask is None else verified,
             page_table=state.page_table,
             slots=slots_of(state.page_table, places, self._kv.page_size).reshape(-1),
             max_length=state.max_length + first_slot + queries,
@@ -118,7 +131,7 @@ class DraftMemory:
         inputs: dict[str, Tensor],
         batch: AttnBatch,
     ) -> DraftOutput:
-        plan = self._attention.plan(batch, self.spec.layers, self._kv)
+        plan = self._plans.plan(batch)
         shape = PhaseShape(batch.num_tokens, batch.num_requests)
         out = self._runner.run(phase, body, shape, inputs, plan)
         return DraftOutput(out["hidden"], out.get("state"))

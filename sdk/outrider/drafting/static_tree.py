@@ -152,7 +152,7 @@ class StaticTreeDrafter:
             parents=self._parents[:rows],
             depths=self._depths[:rows],
             ancestors=self._ancestors[:rows],
-            draft_lens=draft_lengths(state, self._shape, memory.spec.max_positions),
+            draft_lens=draft_lengths(state, self._shape, memory.max_pairs),
             shape=self._shape,
             distribution=DraftDistribution(torch.cat(probs, dim=1), warped=True) if probs else None,
         )

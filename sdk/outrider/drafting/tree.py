@@ -7,6 +7,8 @@ Shape suffixes: B requests, k width, S stored candidates = k + k²(depth - 1), N
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -95,7 +97,7 @@ class TreeDrafter:
             parents=parents_BN,
             depths=torch.cat([torch.zeros_like(depths_BN[:, :1]), depths_BN], dim=1),
             ancestors=ancestors_of(parents_BN, self._shape.depth),
-            draft_lens=draft_lengths(state, self._shape, self._memory.spec.max_positions),
+            draft_lens=draft_lengths(state, self._shape, self._memory.max_pairs),
             shape=self._shape,
         )
 
@@ -158,7 +160,10 @@ class TreeDrafter:
         if state.sampling.features.active:
             paths = level_paths(path_tokens_BWL)
             scores = draft_scores(scores.view(rows, nodes, -1), state, paths, vocab, self._mode)
-        best = scores.float().log_softmax(dim=-1).topk(self._width, dim=-1)
+        scores = scores.float().log_softmax(dim=-1)
+        # NaN (nothing of the draft's vocabulary is allowed, or the draft overflows) would sort above everything, and a
+        # child be chosen without its parent.
+        best = scores.nan_to_num(nan=-math.inf, neginf=-math.inf).topk(self._width, dim=-1)
         return best.values.view(rows, -1), best.indices.view(rows, -1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import define, evolve, field, frozen
@@ -76,6 +77,8 @@ class SpeculativeModel:
         self._runner = runner
         self._options = EngineOptions() if options is None else options
         self.engine: Engine = build_engine(target, drafter, attention=attention, runner=runner(), options=self._options)
+        # Several streams may be open at once: each step's emissions go to the stream that submitted the request.
+        self._inboxes: dict[RequestId, deque[Emission]] = {}
 
     def without_draft(self) -> SpeculativeModel:
         """The same target (the same weights) decoding plainly, with an engine of its own."""
@@ -141,16 +144,17 @@ class SpeculativeModel:
     ) -> Iterator[TextDelta]:
         """Deltas of many prompts as they grow, interleaved. Leaving the iterator early ends the requests.
 
-        Prompts are taken from ``prompts`` as rows come free, so it may be long or endless.
+        Other streams of this model may be open meanwhile; they share the engine's rows. Prompts are taken from ``prompts`` as rows come free, so it may be long or endless.
         """
         base = RequestSettings() if settings is None else settings
         base.check()
         source = enumerate(Prompt.of(prompt) for prompt in prompts)
         active: dict[RequestId, _Progress] = {}
+        arrived: deque[Emission] = deque()
         exhausted = False
         try:
             while True:
-                while not exhausted and self.engine.num_waiting == 0:
+                while not exhausted and self._wants_prompts():
                     item = next(source, None)
                     if item is None:
                         exhausted = True
@@ -164,24 +168,39 @@ class SpeculativeModel:
                         yield TextDelta(index, "", (), self._refused(index, error))
                         continue
                     active[request_id] = progress
+                    self._inboxes[request_id] = arrived
                 if not active:
                     return
-                for emission in self.engine.step():
-                    known = active.get(emission.request_id)
-                    if known is None:
-                        continue
+                if not arrived:
+                    self._deliver(self.engine.step())
+                while arrived:
+                    emission = arrived.popleft()
+                    progress = active[emission.request_id]
                     if emission.finish_reason is not None:
                         del active[emission.request_id]
-                    yield self._delta(known, emission)
+                        del self._inboxes[emission.request_id]
+                    yield self._delta(progress, emission)
         finally:
             for request_id in active:
+                del self._inboxes[request_id]
                 self.engine.cancel(request_id)
             if active:
-                self.engine.read()
+                self._deliver(self.engine.read())
 
     def close(self) -> None:
         """Free the engine. May be called twice."""
         self.engine.close()
+
+    def _wants_prompts(self) -> bool:
+        """Whether another prompt could run now, or be the next to run."""
+        engine = self.engine
+        return engine.num_waiting == 0 or engine.num_waiting + engine.num_running < engine.limits.max_batch_size
+
+    def _deliver(self, emissions: Iterable[Emission]) -> None:
+        for emission in emissions:
+            inbox = self._inboxes.get(emission.request_id)
+            if inbox is not None:
+                inbox.append(emission)
 
     def _submit(self, index: int, prompt: Prompt, base: RequestSettings) -> tuple[RequestId, _Progress]:
         settings = base if prompt.settings is None else prompt.settings

@@ -8,6 +8,7 @@ from outrider.interfaces.drafter import Drafter
 from outrider.interfaces.kv import NULL_PAGE, NUM_RESERVED_PAGES, TRASH_PAGE, KVCache, PageAllocator
 from outrider.interfaces.layer_stack import LayerStackProvider, SharedWeights
 from outrider.interfaces.loaders import (
+    AskedByName,
     Description,
     DraftLoader,
     LoadOptions,
@@ -24,6 +25,7 @@ __all__ = [
     "NULL_PAGE",
     "NUM_RESERVED_PAGES",
     "TRASH_PAGE",
+    "AskedByName",
     "AttnBackend",
     "AttnPlan",
     "BoundDraft",

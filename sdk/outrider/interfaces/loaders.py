@@ -14,7 +14,7 @@ from outrider.interfaces.draft import UnboundDraft
 from outrider.interfaces.target import Target
 from outrider.types import DraftOverrides
 
-__all__ = ["DraftLoader", "LoadOptions", "LoadProgress", "ModelPair", "TargetLoader"]
+__all__ = ["AskedByName", "DraftLoader", "LoadOptions", "LoadProgress", "ModelPair", "TargetLoader"]
 
 
 class LoadProgress(Protocol):
@@ -37,6 +37,12 @@ class LoadOptions:
     dtype: torch.dtype | None = None
     progress: LoadProgress | None = None
     overrides: DraftOverrides = field(factory=DraftOverrides)
+
+
+class AskedByName(str):
+    """A loader's refusal of a checkpoint that it can load and never takes of itself: naming the loader sets it aside."""
+
+    __slots__ = ()
 
 
 class TargetLoader(Protocol):
@@ -67,7 +73,10 @@ class DraftLoader(Protocol):
 
     @abstractmethod
     def refuses(self, checkpoint: Checkpoint) -> str | None:
-        """``None`` when the checkpoint is of this kind, else why it is not, in a clause."""
+        """``None`` when the checkpoint is of this kind, else why it is not, in a clause.
+
+        `AskedByName` when it can be loaded, but only by a user who names this loader.
+        """
         ...
 
     @abstractmethod

@@ -20,6 +20,7 @@ from outrider.kv import PagedKVCache, PagePool
 from outrider.loop.core import DecodeCore, TargetBody
 from outrider.loop.engine import Engine, EngineLimits
 from outrider.loop.rows import RowStore
+from outrider.planning import PlanCache
 from outrider.verification.exact import ExactVerifier
 
 __all__ = ["EngineOptions", "build_engine"]
@@ -81,13 +82,14 @@ def build_engine(
     pages = PagePool(options.max_batch_size, pages_per_row, num_pages, options.page_size, spec.device)
     made = builder.build(DrafterParts(options.max_batch_size, target, attention, runner, options.page_size, num_pages))
     _check_taps(target, made)
+    kv = PagedKVCache(spec.layers, num_pages, options.page_size, spec.dtype, spec.device)
     core = DecodeCore(
         target=target,
         drafter=made,
         verifier=ExactVerifier() if verifier is None else verifier,
-        attention=attention,
+        plans=PlanCache(attention, spec.layers, kv),
         runner=runner,
-        kv=PagedKVCache(spec.layers, num_pages, options.page_size, spec.dtype, spec.device),
+        kv=kv,
         body=TargetBody(target, made.taps),
         max_prefill_tokens=options.max_prefill_tokens,
     )
@@ -122,6 +124,8 @@ def _check_options(options: EngineOptions, target: Target) -> None:
         ):
             if value < 1:
                 problems.add(f"{name} is {value}, at least 1 is needed")
+        if options.rounds_in_flight is not None and options.rounds_in_flight < 0:
+            problems.add(f"rounds_in_flight is {options.rounds_in_flight}, 0 (read at once) or more is needed")
         if options.max_length is not None and not 2 <= options.max_length <= spec.max_positions:
             problems.add(f"max_length is {options.max_length}, allowed is 2 to {spec.max_positions} ({spec.name})")
         if len(target.eos_ids) > options.max_stop_ids:

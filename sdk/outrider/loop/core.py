@@ -8,7 +8,8 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from outrider.interfaces import AttnBackend, Drafter, GraphRunner, KVCache, Target, Verifier
+from outrider.interfaces import Drafter, GraphRunner, KVCache, Target, Verifier
+from outrider.planning import PlanCache
 from outrider.types import (
     Attend,
     AttnBatch,
@@ -82,7 +83,7 @@ class DecodeCore:
     target: Target
     drafter: Drafter
     verifier: Verifier
-    attention: AttnBackend
+    plans: PlanCache
     runner: GraphRunner
     kv: KVCache
     body: TargetBody
@@ -97,7 +98,7 @@ class DecodeCore:
         self, phase: Phase, hidden: Tensor, positions: Tensor, lengths: Tensor, batch: AttnBatch
     ) -> TargetPass:
         """One pass of the target over ``hidden [T, H]`` at rope ``positions``; ``lengths`` as in `StackInputs`."""
-        plan = self.attention.plan(batch, self.spec.layers, self.kv)
+        plan = self.plans.plan(batch)
         inputs = {"hidden": hidden, "positions": positions}
         if self.spec.positions.needs_lengths:
             inputs["lengths"] = lengths

@@ -88,8 +88,12 @@ class Engine:
         self._waiting.append(_Waiting(request_id, request, prepared))
         return request_id
 
+    @torch.inference_mode()
     def cancel(self, request_id: RequestId) -> None:
-        """End a request; its last emission, with what was read so far already emitted, comes with the next read."""
+        """End a request, wherever it stands; one that has ended already, or never was, changes nothing.
+
+        Its last emission, with what was read so far already emitted, comes with the next read.
+        """
         for waiting in self._waiting:
             if waiting.request_id == request_id:
                 self._waiting.remove(waiting)
@@ -100,6 +104,7 @@ class Engine:
             self._release(track)
             self._dropped.append(Emission(request_id, (), finish_reason="cancelled"))
 
+    @torch.inference_mode()
     def admit(self) -> tuple[RequestId, ...]:
         """Give rows and KV pages to waiting requests, first come first served, as many as fit."""
         self._check_open()
@@ -115,14 +120,22 @@ class Engine:
 
     @torch.inference_mode()
     def prefill(self) -> None:
-        """Launch the prompts of all admitted requests; their first tokens come with a later `read`."""
+        """Launch the prompts of all admitted requests; their first tokens come with a later `read`.
+
+        Where that raises (out of memory, a user's interrupt), these requests are cancelled and the others go on.
+        """
         self._check_open()
         if not self._admitted:
             return
         tracks = [track for track, _ in self._admitted]
         prompts = [prompt for _, prompt in self._admitted]
+        try:
+            packed = prefill(self._core, self._rows, tracks[0].row, prompts)
+        except BaseException:  # some prompts may be half done: none of them can be run again
+            for track in reversed(tracks):
+                self.cancel(track.request_id)
+            raise
         self._admitted = []
-        packed = prefill(self._core, self._rows, tracks[0].row, prompts)
         self._running += tracks
         self._launched(PendingResult.start(packed, [track.request_id for track in tracks], "prefill"))
 
@@ -152,7 +165,8 @@ class Engine:
                         Emission(
                             request_id,
                             report.token_ids,
-                            accept_length=report.accept_length if pending.phase == "verify" else None,
+                            # 0 where the logits were not finite: nothing was verified.
+                            accept_length=(report.accept_length or None) if pending.phase == "verify" else None,
                             finish_reason=reason,
                             error=_non_finite(request_id, pending.phase) if reason == "error" else None,
                         )
@@ -237,21 +251,32 @@ class Engine:
         self._pending.append(pending)
 
     def _release(self, track: RequestTrack) -> None:
-        """Take the row back; the last row moves into its place so that rows stay dense."""
-        if any(admitted is track for admitted, _ in self._admitted):
-            self.prefill()  # a row between others can only be closed once all of them run
+        """Take the row back. Rows stay dense: the last running row fills its place, the last admitted one the next."""
         del self._by_id[track.request_id]
         self._pages.release(track.row)
-        last = self._running.pop()
-        if last is not track:
-            self._pages.move_row(last.row, track.row)
-            self._rows.move_row(last.row, track.row)
-            self._core.drafter.move_row(last.row, track.row)
-            self._rows.clear_row(last.row)
-            last.row = track.row
-            self._running[track.row] = last
-        else:
-            self._rows.clear_row(track.row)
+        hole = track.row
+        if hole < len(self._running):
+            last = self._running.pop()
+            if last is not track:
+                self._running[hole] = last
+                hole = self._move(last, hole)
+        if self._admitted:
+            last_admitted = self._admitted.pop()
+            if last_admitted[0] is not track:
+                kept = [admitted for admitted in self._admitted if admitted[0] is not track]
+                kept.insert(hole - len(self._running), last_admitted)
+                self._admitted = kept
+                hole = self._move(last_admitted[0], hole)
+        self._rows.clear_row(hole)
+
+    def _move(self, track: RequestTrack, row: int) -> int:
+        """Move ``track`` to the empty ``row``; the row it leaves."""
+        left = track.row
+        self._pages.move_row(left, row)
+        self._rows.move_row(left, row)
+        self._core.drafter.move_row(left, row)
+        track.row = row
+        return left
 
 
 def _non_finite(request_id: RequestId, phase: str) -> NonFiniteLogitsError:

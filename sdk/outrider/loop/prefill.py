@@ -107,7 +107,7 @@ def _run_chunk(
     acceptance = core.verifier.accept(nothing, logits[:, None, :], finished)
     if core.drafter.taps or core.drafter.shape.depth:
         next_tokens = next_tokens.index_copy(0, newest, acceptance.tokens[:, 0])
-        core.drafter.extend(_verified(batch, done, first, next_tokens, indices, positions, last_rows, totals))
+        core.drafter.extend(_verified(batch, done, first, token_ids, next_tokens, indices, positions, last_rows, totals))
     return advance(finished, acceptance)
 
 
@@ -115,6 +115,7 @@ def _verified(
     batch: AttnBatch,
     done: TargetPass,
     first_row: int,
+    token_ids: Tensor,
     next_tokens: Tensor,
     indices: Tensor,
     positions: Tensor,
@@ -123,6 +124,7 @@ def _verified(
 ) -> VerifiedRows:
     return VerifiedRows(
         first_row=first_row,
+        tokens=token_ids,
         next_tokens=next_tokens,
         features=done.features,
         indices=indices,

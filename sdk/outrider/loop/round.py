@@ -73,6 +73,7 @@ def commit(
         core.drafter.extend(
             VerifiedRows(
                 first_row=0,
+                tokens=torch.cat([state.roots[:, None], acceptance.tokens[:, :-1]], dim=1).reshape(-1),
                 next_tokens=acceptance.tokens.reshape(-1),
                 features=_features_of_path(proposal, verified, acceptance),
                 indices=indices_BK.reshape(-1),

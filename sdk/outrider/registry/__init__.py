@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.registry.loading import describe, load_draft, load_target
+from outrider.registry.loading import describe, load_draft, load_target, target_refusal
 from outrider.registry.parts import (
     ATTENTION,
     DRAFTS,
@@ -40,4 +40,5 @@ __all__ = [
     "register",
     "runner",
     "target_loaders",
+    "target_refusal",
 ]

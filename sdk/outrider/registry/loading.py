@@ -10,10 +10,10 @@ from attrs import evolve, field, frozen
 
 from outrider.checkpoint import Checkpoint
 from outrider.errors import ConfigurationError, NoLoaderError, PluginError
-from outrider.interfaces import Description, DraftLoader, LoadOptions, Target, TargetLoader, UnboundDraft
+from outrider.interfaces import AskedByName, Description, DraftLoader, LoadOptions, Target, TargetLoader, UnboundDraft
 from outrider.registry.parts import DRAFTS, INSTALLED, TARGETS, Group, Registry
 
-__all__ = ["describe", "load_draft", "load_target"]
+__all__ = ["describe", "load_draft", "load_target", "target_refusal"]
 
 _log = logging.getLogger(__name__)
 L = TypeVar("L", TargetLoader, DraftLoader)
@@ -64,6 +64,15 @@ def describe(checkpoint: Checkpoint, registry: Registry = INSTALLED) -> Descript
     return evolve(description, notes=(*description.notes, *notes))
 
 
+def target_refusal(checkpoint: Checkpoint, registry: Registry = INSTALLED) -> str | None:
+    """``None`` when some target loader recognises ``checkpoint``, else why none does, in a clause."""
+    answers = _ask(registry, TARGETS, checkpoint, registry.names(TARGETS))
+    if answers.fitting:
+        return None
+    reasons = "; ".join(f"'{name}': {reason}" for name, reason in answers.refusals.items())
+    return f"no target loader recognises it ({reasons or 'none is installed'})"
+
+
 @frozen
 class _Answers(Generic[L]):
     """The loaders of one group that recognise a checkpoint, and why the others do not."""
@@ -76,6 +85,12 @@ class _Answers(Generic[L]):
         """One line per refusal."""
         lines = [f"\n  - {self.group.noun} '{name}': {reason}" for name, reason in self.refusals.items()]
         return "".join(lines) or f"\n  - no {self.group.noun} is installed"
+
+    def by_name(self) -> str:
+        """How to have the checkpoint loaded all the same, where a loader takes it when it is named; else nothing."""
+        names = [name for name, reason in self.refusals.items() if isinstance(reason, AskedByName)]
+        option = "--drafter" if self.group.name == DRAFTS.name else "loader="
+        return "".join(f"\nTo use it all the same, name the {self.group.noun}: {option} {name}" for name in names)
 
 
 def _ask(registry: Registry, group: Group[L], checkpoint: Checkpoint, names: tuple[str, ...]) -> _Answers[L]:
@@ -104,7 +119,7 @@ def _choose(registry: Registry, group: Group[L], checkpoint: Checkpoint, wanted:
     if wanted is not None:
         loader = registry.create(group, wanted)
         reason = loader.refuses(checkpoint)
-        if reason is not None:
+        if reason is not None and not isinstance(reason, AskedByName):
             raise NoLoaderError(
                 f"{checkpoint.directory}: the {group.noun} '{wanted}' that was asked for does not recognise it: "
                 f"{reason}"
@@ -120,7 +135,7 @@ def _choose(registry: Registry, group: Group[L], checkpoint: Checkpoint, wanted:
         return loader
     raise NoLoaderError(
         f"{checkpoint.directory}: no {group.noun} recognises this checkpoint ({_architectures(checkpoint)})"
-        f"{answers.reasons()}\n{_remedy(registry, group, checkpoint)}"
+        f"{answers.reasons()}\n{_remedy(registry, group, checkpoint)}{answers.by_name()}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outrider.types.attention import AttnBatch, AttnCapabilities, CaptureSupport
 from outrider.types.counts import RequestCount, RequestId, RowIndex, TokenCount
-from outrider.types.draft import DraftSpec, MediaView, RecurrentState, WeightSource
+from outrider.types.draft import DraftSpec, MediaView, RecurrentState, RowAlignment, WeightSource
 from outrider.types.model import AttentionSpec, ModelSpec, PositionScheme, RopeKind, RopeSpec
 from outrider.types.overrides import DraftOverrides
 from outrider.types.proposal import Acceptance, DraftDistribution, Proposal, TreeShape
@@ -59,6 +59,7 @@ __all__ = [
     "RequestId",
     "RopeKind",
     "RopeSpec",
+    "RowAlignment",
     "RowIndex",
     "SamplingFeatures",
     "SamplingParams",

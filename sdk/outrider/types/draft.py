@@ -11,7 +11,7 @@ from outrider.types.model import AttentionSpec, RopeSpec
 from outrider.types.taps import HiddenTap
 from outrider.types.vocab import DraftVocab
 
-__all__ = ["DraftSpec", "MediaView", "RecurrentState", "WeightSource"]
+__all__ = ["DraftSpec", "MediaView", "RecurrentState", "RowAlignment", "WeightSource"]
 
 
 class WeightSource(Enum):
@@ -29,6 +29,15 @@ class MediaView(Enum):
     PLACEHOLDER = "the embedding of the placeholder token"
 
 
+class RowAlignment(Enum):
+    """What one row of a draft's verified sequence is, and where it stands."""
+
+    SHIFTED = "the target's feature at i beside token i + 1, at i"
+    """A draft on the target's features: its sequence is one shorter than the target's."""
+    SAME = "token i alone, at i"
+    """A standalone draft: it reads the very sequence that the target reads, first token and root included."""
+
+
 @frozen
 class RecurrentState:
     """What a draft step hands to the next one: ``[T, width]`` of ``dtype``."""
@@ -44,7 +53,8 @@ class DraftSpec:
     Built from the checkpoint's config *and* checked against its tensors; a conflict is an error that names both.
     ``state`` is ``None`` for a draft that carries nothing between steps but its KV (a standalone model).
     ``taps`` is empty for a draft that is fed no feature of the target; otherwise `feature_width` columns, the taps
-    in order, are fed with every verified row. ``max_positions`` is the draft's own context limit.
+    in order, are fed with every verified row. ``max_positions`` is the draft's own context limit. ``alignment`` SAME
+    goes without taps, and its rope positions are sequence indices, whatever axes and offsets the target's have.
     """
 
     name: str
@@ -63,6 +73,7 @@ class DraftSpec:
     rope: RopeSpec | None = None
     max_draft_tokens: int | None = None
     media: MediaView = MediaView.PLACEHOLDER
+    alignment: RowAlignment = RowAlignment.SHIFTED
     needs_lengths: bool = False
     """Whether its rope needs `StackInputs.lengths` (dynamic NTK)."""
     notes: tuple[str, ...] = ()

@@ -55,13 +55,13 @@ class DecodeState:
 
 @frozen(eq=False)
 class VerifiedRows:
-    """Pairs (target feature at position i, token i + 1) that the target has verified, for a drafter to learn from.
+    """Pairs (token i with the target's feature there, token i + 1) that the target has verified, for a drafter to learn from.
 
     The rows of request b are consecutive. Only rows that precede ``last_rows[b]`` or equal it are real; later rows of
     the request are padding whose ``slots`` are never read.
 
     - ``first_row``: where in the batch the B requests stand (rows first_row .. first_row + B - 1).
-    - ``next_tokens``: ``[T]`` int64. ``next_embeds``: ``[T, H]`` target embeddings of the next positions where media
+    - ``tokens``: ``[T]`` int64 token i of each pair. ``next_tokens``: ``[T]`` int64 token i + 1. ``next_embeds``: ``[T, H]`` target embeddings of the next positions where media
       make them differ from ``embed(next_tokens)``, else ``None``.
     - ``features``: ``[T, DraftSpec.feature_width]``, ``None`` for a drafter without taps.
     - ``indices``: ``[T]`` int64, sequence index of each pair (position of its feature).
@@ -72,6 +72,7 @@ class VerifiedRows:
     """
 
     first_row: int
+    tokens: Tensor
     next_tokens: Tensor
     features: Tensor | None
     indices: Tensor

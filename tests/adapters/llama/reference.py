@@ -60,10 +60,11 @@ class Sequence:
 
     def run(self, token_ids: list[int]) -> StackOutput:
         """Outputs of the appended tokens, encoded at once."""
-        positions = torch.arange(self._length, self._length + len(token_ids))
+        device = self._stack.spec.device
+        positions = torch.arange(self._length, self._length + len(token_ids), device=device)
         self._length += len(token_ids)
         lengths = torch.full_like(positions, self._length) if self._stack.spec.positions.needs_lengths else None
-        hidden = self._stack.embed(torch.tensor(token_ids))
+        hidden = self._stack.embed(torch.tensor(token_ids, device=device))
         before = hidden.clone()
         output = self._stack.run_layers(hidden, StackInputs(positions, self.attend, self._taps, lengths))
         assert torch.equal(hidden, before), "run_layers changed its input"
@@ -151,9 +152,9 @@ _SIZES: dict[str, object] = {
 }
 
 
-def load(directory: Path, dtype: torch.dtype | None = torch.float32) -> Target:
-    """The checkpoint as our loader loads it on the CPU."""
-    return LlamaLoader().load(Checkpoint(directory), LoadOptions(CPU, dtype))
+def load(directory: Path, dtype: torch.dtype | None = torch.float32, device: torch.device = CPU) -> Target:
+    """The checkpoint as our loader loads it."""
+    return LlamaLoader().load(Checkpoint(directory), LoadOptions(device, dtype))
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:

@@ -16,11 +16,11 @@ from tests.adapters.llama.reference import HubModel, load
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal")
 
 
-class DeviceOnly(TorchDispatchMode):
+class DeviceOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
     """Notes every operator that synchronises or whose output's shape depends on values."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves its constructor untyped
         self.found: list[str] = []
         self.seen = 0
 

@@ -1,0 +1,1 @@
+"""Measurements of speed, acceptance and numerics; run as modules from the checkout (``python -m benchmarks.cpu``)."""

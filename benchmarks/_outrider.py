@@ -1,0 +1,31 @@
+"""Outrider as a contestant, through its public interface, text and all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks._cases import TokenIds
+from benchmarks._pair import Pair
+from benchmarks._race import Answer, Contestant
+from outrider import SpeculativeModel
+from outrider.drafting.builders import DrafterBuilder
+
+__all__ = ["MAX_NEW_TOKENS", "outrider_contestant"]
+
+MAX_NEW_TOKENS = 64
+
+
+def outrider_contestant(name: str, pair: Pair, builder: DrafterBuilder | None) -> Contestant:
+    """`SpeculativeModel.generate_batch` with drafts by ``builder``, or plain decoding."""
+    model = pair.model(builder)
+    return Contestant(name, lambda prompts: _generate(model, prompts))
+
+
+def _generate(model: SpeculativeModel, prompts: Sequence[TokenIds]) -> Answer:
+    completions = model.generate_batch(prompts, max_new_tokens=MAX_NEW_TOKENS).completions
+    return Answer(
+        token_ids=tuple(completion.token_ids for completion in completions),
+        # Requests that start together go through the same passes; the longest is there for all of them.
+        num_passes=max(completion.statistics.num_target_passes for completion in completions),
+        accept_lengths=tuple(length for completion in completions for length in completion.accept_lengths),
+    )

@@ -1,0 +1,165 @@
+"""Timing contestants against each other in one process, taking turns, so that drift of the machine cancels."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from attrs import frozen
+
+from benchmarks._cases import Case, TokenIds
+
+__all__ = ["Answer", "Contestant", "Result", "WrongTextError", "agreement", "device_wait", "race"]
+
+
+@frozen
+class Answer:
+    """What a contestant gave for some prompts.
+
+    ``token_ids``: one continuation per prompt. ``num_passes``: passes of the target, prefill included; requests that
+    share a pass count it once. ``accept_lengths``: tokens per verification round of every request, bonus included.
+    """
+
+    token_ids: tuple[TokenIds, ...]
+    num_passes: int
+    accept_lengths: tuple[int, ...] = ()
+
+    @classmethod
+    def joined(cls, answers: Sequence[Answer]) -> Answer:
+        """Answers to consecutive prompts as one."""
+        return cls(
+            tuple(ids for answer in answers for ids in answer.token_ids),
+            sum(answer.num_passes for answer in answers),
+            tuple(length for answer in answers for length in answer.accept_lengths),
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens of all prompts."""
+        return sum(len(ids) for ids in self.token_ids)
+
+
+@frozen(eq=False)
+class Contestant:
+    """Something that continues prompts: ``generate`` takes one batch of them and returns when all are done."""
+
+    name: str
+    generate: Callable[[Sequence[TokenIds]], Answer]
+
+
+@frozen
+class Result:
+    """How one contestant did at one batch size. ``seconds[g][r]``: group of prompts g in repetition r."""
+
+    name: str
+    batch: int
+    answer: Answer
+    seconds: tuple[tuple[float, ...], ...]
+
+    @property
+    def total_seconds(self) -> float:
+        """Time for all prompts: the sum over groups of each group's median."""
+        return sum(statistics.median(times) for times in self.seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second, prefill and detokenizing included."""
+        return self.answer.num_tokens / self.total_seconds
+
+    @property
+    def ms_per_pass(self) -> float:
+        """Wall-clock time of a round with all that belongs to it; a prefill counts as a round."""
+        return 1e3 * self.total_seconds / self.answer.num_passes
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per verification round and request, bonus included; by passes where the rounds aren't known."""
+        lengths = self.answer.accept_lengths
+        if lengths:
+            return sum(lengths) / len(lengths)
+        groups = len(self.seconds)
+        tokens_after_prefill = self.answer.num_tokens - len(self.answer.token_ids)
+        return tokens_after_prefill / self.batch / max(self.answer.num_passes - groups, 1)
+
+    @property
+    def spread(self) -> float:
+        """Half the distance between the fastest and the slowest repetition, as a share of the median."""
+        totals = [sum(times) for times in zip(*self.seconds, strict=True)]
+        return (max(totals) - min(totals)) / 2 / statistics.median(totals)
+
+
+class WrongTextError(Exception):
+    """A contestant's text is not the reference's; its speed means nothing."""
+
+
+def race(
+    contestants: Sequence[Contestant],
+    cases: Sequence[Case],
+    batch: int,
+    repeats: int,
+    *,
+    check: bool = True,
+    wait: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Result]:
+    """Time every contestant on ``cases``, ``batch`` prompts at once, ``repeats`` times, taking turns group by group.
+
+    Everybody first answers all of it untimed, which warms up and, with ``check``, is compared with the reference.
+    ``wait`` returns when the device is idle.
+
+    Raises:
+        WrongTextError: some contestants' tokens differ from the reference; all of them are named.
+    """
+    groups = [[case.prompt for case in cases[start : start + batch]] for start in range(0, len(cases), batch)]
+    answers = {one.name: Answer.joined([one.generate(group) for group in groups]) for one in contestants}
+    if check:
+        _check(answers, cases)
+    seconds: dict[str, list[list[float]]] = {one.name: [[] for _ in groups] for one in contestants}
+    for _ in range(repeats):
+        gc.collect()
+        for index, group in enumerate(groups):
+            for one in contestants:
+                wait()
+                started = clock()
+                one.generate(group)
+                wait()
+                seconds[one.name][index].append(clock() - started)
+    return [
+        Result(one.name, batch, answers[one.name], tuple(tuple(times) for times in seconds[one.name]))
+        for one in contestants
+    ]
+
+
+def agreement(answer: Answer, reference: Sequence[TokenIds]) -> float:
+    """Share of places at which the answer holds the reference's token; 1.0 where there are no places."""
+    pairs = [
+        (ours, theirs)
+        for ids, wanted in zip(answer.token_ids, reference, strict=True)
+        for ours, theirs in zip(ids, wanted, strict=False)
+    ]
+    places = sum(max(len(ids), len(wanted)) for ids, wanted in zip(answer.token_ids, reference, strict=True))
+    return sum(ours == theirs for ours, theirs in pairs) / places if places else 1.0
+
+
+def device_wait(device: torch.device) -> Callable[[], None]:
+    """A function that returns when all work on ``device`` is done."""
+    if device.type != "cuda":
+        return lambda: None
+    return lambda: torch.cuda.synchronize(device)
+
+
+def _check(answers: dict[str, Answer], cases: Sequence[Case]) -> None:
+    faults: list[str] = []
+    for name, answer in answers.items():
+        for index, (ids, case) in enumerate(zip(answer.token_ids, cases, strict=True)):
+            if ids != case.continuation:
+                place = next(
+                    (at for at, (one, other) in enumerate(zip(ids, case.continuation, strict=False)) if one != other),
+                    min(len(ids), len(case.continuation)),
+                )
+                faults.append(f"{name}: prompt {index} differs from the reference at generated token {place}")
+    if faults:
+        raise WrongTextError("no speed is given, since not all texts are right:\n" + "\n".join(faults))

@@ -1,0 +1,98 @@
+"""A drafter that proposes what another one proposes, and keeps what was proposed after which tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from attrs import field, frozen
+
+from outrider.drafting.builders import DrafterBuilder, DrafterParts
+from outrider.interfaces import Drafter
+from outrider.types import AttentionSpec, DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
+
+__all__ = ["Proposed", "RecordingBuilder"]
+
+
+@frozen
+class Proposed:
+    """One row of one proposal: ``history`` ends with the root; node i stands in column i - 1 of the rest."""
+
+    history: tuple[int, ...]
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    draft_len: int
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """Drafted tokens from below the root to ``node``, itself included."""
+        path: list[int] = []
+        while node:
+            path.append(self.tokens[node - 1])
+            node = self.parents[node - 1]
+        return tuple(reversed(path))
+
+    def children_of(self, node: int) -> tuple[int, ...]:
+        """Tokens of the children of ``node``, in order."""
+        return tuple(token for token, parent in zip(self.tokens, self.parents, strict=True) if parent == node)
+
+
+@frozen(eq=False)
+class RecordingBuilder:
+    """Builds a drafter of ``inner`` that is listened to."""
+
+    inner: DrafterBuilder
+    proposed: list[Proposed] = field(factory=list[Proposed])
+
+    @property
+    def slack(self) -> int:
+        return self.inner.slack
+
+    @property
+    def needs_tree(self) -> bool:
+        return self.inner.needs_tree
+
+    @property
+    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype] | None:
+        return self.inner.kv_layers
+
+    def build(self, parts: DrafterParts) -> Drafter:
+        return _RecordingDrafter(self.inner.build(parts), self.proposed)
+
+
+class _RecordingDrafter:
+    def __init__(self, inner: Drafter, proposed: list[Proposed]) -> None:
+        self._inner = inner
+        self._proposed = proposed
+
+    @property
+    def shape(self) -> TreeShape:
+        return self._inner.shape
+
+    @property
+    def taps(self) -> tuple[HiddenTap, ...]:
+        return self._inner.taps
+
+    def extend(self, rows: VerifiedRows) -> None:
+        self._inner.extend(rows)
+
+    def propose(self, state: DecodeState) -> Proposal:
+        proposal = self._inner.propose(state)
+        self._proposed += rows_of(state, proposal)
+        return proposal
+
+    def move_row(self, source: int, destination: int) -> None:
+        self._inner.move_row(source, destination)
+
+
+def rows_of(state: DecodeState, proposal: Proposal) -> Iterator[Proposed]:
+    """The rows of ``proposal`` for the present ``state``, on the host; finished rows are left out."""
+    for row in range(state.num_rows):
+        if not bool(state.finished[row]):
+            yield Proposed(
+                history=tuple(int(token) for token in state.tokens[row, : int(state.lengths[row]) + 1]),
+                tokens=tuple(int(token) for token in proposal.tokens[row]),
+                parents=tuple(int(parent) for parent in proposal.parents[row]),
+                depths=tuple(int(depth) for depth in proposal.depths[row, 1:]),
+                draft_len=int(proposal.draft_lens[row]),
+            )
