@@ -9,6 +9,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as hub_logging
 
 from benchmarks._cases import TokenIds
 from benchmarks._outrider import MAX_NEW_TOKENS
@@ -42,6 +43,7 @@ class HubPeer:
     """The embedded target as transformers runs it."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        hub_logging.disable_progress_bar()
         loaded: object = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportUnknownMemberType] - untyped there
             tiny().target, dtype=dtype
         )

@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.ngram import NgramBuilder
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta
 from outrider.generation.load import load
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.generation.settings import RequestSettings
-from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.types.request import Emission, Request
@@ -24,6 +25,7 @@ __all__ = [
     "Emission",
     "Engine",
     "EngineOptions",
+    "NgramBuilder",
     "Prompt",
     "Request",
     "RequestSettings",

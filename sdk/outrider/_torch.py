@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["int_rows", "new_event", "vector_norm"]
+__all__ = ["float_rows", "int_rows", "new_event", "vector_norm"]
 
 _vector_norm = cast(
     "Callable[..., Tensor]",
@@ -32,3 +32,8 @@ def int_rows(x: Tensor) -> list[list[int]]:
 def new_event() -> torch.cuda.Event:
     """A CUDA event, not yet recorded."""
     return torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves its constructor unannotated
+
+
+def float_rows(x: Tensor) -> list[list[float]]:
+    """The rows of a real matrix ``[R, C]`` as Python floats; synchronises where ``x`` is on a device."""
+    return cast("list[list[float]]", x.tolist())  # pyright: ignore[reportUnknownMemberType] - torch annotates a bare list

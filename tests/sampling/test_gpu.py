@@ -1,4 +1,4 @@
-"""The same noise, choices and captures on a GPU. Imports nothing that a machine for GPU tests alone would lack."""
+"""The same noise and choices on a GPU, in captures and in any batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from outrider.sampling import choose_tokens
 from outrider.sampling.noise import exponential_noise, gumbel_noise, noise_bits
+from outrider.types import SamplingFeatures, SamplingParams
+from tests.sampling.toys import decode_state, on_device, rows_of
 
 pytestmark = pytest.mark.gpu
 
@@ -30,9 +33,7 @@ def test_bits_and_noise_are_those_of_the_cpu() -> None:
 
 def test_captured_noise_is_eager_noise() -> None:
     seeds, positions = keys("cuda")
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        gumbel_noise(seeds, positions, 32000)
+    gumbel_noise(seeds, positions, 32000)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -40,3 +41,20 @@ def test_captured_noise_is_eager_noise() -> None:
     positions += 5
     graph.replay()
     assert torch.equal(captured, gumbel_noise(seeds, positions, 32000))
+
+
+def test_a_seed_gives_the_same_token_in_any_batch_with_a_large_vocabulary() -> None:
+    """Sort, softmax and cumulative sums choose their kernels by shape; the token must not notice."""
+    vocab, rows = 32000, 24
+    params = [
+        SamplingParams(temperature=0.9, top_p=0.95, top_k=(0, 40)[r % 2], min_p=0.01, seed=r) for r in range(rows)
+    ]
+    features = SamplingFeatures(sampled=True, top_k=True, top_p=True, min_p=True)
+    state = decode_state([[1, 2]] * rows, params, vocab, features=features)
+    logits = torch.randn(rows, 1, vocab, generator=torch.Generator().manual_seed(0)) * 3
+    # Coarse logits, as of bfloat16 heads, make ties where a filter ends.
+    logits = logits.to(torch.bfloat16).cuda()
+    whole = choose_tokens(logits, on_device(state, "cuda")).tokens
+    for row in range(rows):
+        alone = rows_of(state, [row])
+        assert torch.equal(choose_tokens(logits[[row]], on_device(alone, "cuda")).tokens, whole[[row]])

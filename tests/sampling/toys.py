@@ -102,32 +102,37 @@ def rows_of(state: DecodeState, rows: Sequence[int]) -> DecodeState:
     return select_rows(state, torch.tensor(list(rows)))
 
 
-def select_rows(state: DecodeState, index: Tensor) -> DecodeState:
+def on_device(state: DecodeState, device: str) -> DecodeState:
+    return select_rows(state, torch.arange(state.num_rows), device)
+
+
+def select_rows(state: DecodeState, index: Tensor, device: str = "cpu") -> DecodeState:
+    """The rows that ``index`` names, copied to ``device``."""
     sampling = state.sampling
     return evolve(
         state,
-        lengths=state.lengths[index],
-        roots=state.roots[index],
-        tokens=state.tokens[index],
-        prompt_lens=state.prompt_lens[index],
-        max_totals=state.max_totals[index],
-        stop_ids=state.stop_ids[index],
-        finished=state.finished[index],
-        draft_caps=state.draft_caps[index],
-        page_table=state.page_table[index],
-        position_offsets=state.position_offsets[index],
+        lengths=state.lengths[index].to(device),
+        roots=state.roots[index].to(device),
+        tokens=state.tokens[index].to(device),
+        prompt_lens=state.prompt_lens[index].to(device),
+        max_totals=state.max_totals[index].to(device),
+        stop_ids=state.stop_ids[index].to(device),
+        finished=state.finished[index].to(device),
+        draft_caps=state.draft_caps[index].to(device),
+        page_table=state.page_table[index].to(device),
+        position_offsets=state.position_offsets[index].to(device),
         sampling=evolve(
             sampling,
-            temperature=sampling.temperature[index],
-            top_k=sampling.top_k[index],
-            top_p=sampling.top_p[index],
-            min_p=sampling.min_p[index],
-            repetition_penalty=sampling.repetition_penalty[index],
-            presence_penalty=sampling.presence_penalty[index],
-            frequency_penalty=sampling.frequency_penalty[index],
-            seeds=sampling.seeds[index],
-            min_totals=sampling.min_totals[index],
-            bias=None if sampling.bias is None else sampling.bias[index],
+            temperature=sampling.temperature[index].to(device),
+            top_k=sampling.top_k[index].to(device),
+            top_p=sampling.top_p[index].to(device),
+            min_p=sampling.min_p[index].to(device),
+            repetition_penalty=sampling.repetition_penalty[index].to(device),
+            presence_penalty=sampling.presence_penalty[index].to(device),
+            frequency_penalty=sampling.frequency_penalty[index].to(device),
+            seeds=sampling.seeds[index].to(device),
+            min_totals=sampling.min_totals[index].to(device),
+            bias=None if sampling.bias is None else sampling.bias[index].to(device).to(device),
         ),
     )
 
@@ -221,7 +226,10 @@ def distinct(values: Tensor) -> Tensor:
 
 def run(processors: Sequence[LogitsProcessor], ids: Tensor, scores: Tensor) -> Tensor:
     for processor in processors:
-        result: Tensor = processor(ids, scores)
+        result: Tensor = processor(
+            ids,  # pyright: ignore[reportArgumentType] - annotated with torch's legacy tensor classes
+            scores,  # pyright: ignore[reportArgumentType] - likewise
+        )
         scores = result
     return scores
 

@@ -183,13 +183,13 @@ def test_block_verification_refuses_trees_and_names_what_to_do() -> None:
         BlockVerifier().accept(proposal, logits, state)
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base without annotations
     """Notes operators that read the device from the host or have shapes that depend on values."""
 
     FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount", "multinomial", "is_nonzero")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType] - likewise
         self.seen: list[str] = []
 
     def __torch_dispatch__(

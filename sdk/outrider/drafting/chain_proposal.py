@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from attrs import evolve
 from torch import Tensor
 
 from outrider.types import Proposal, TreeShape
@@ -17,9 +18,13 @@ class ChainLayout:
     The tensors it hands out are views that expand one row; nobody may write to them.
     """
 
-    def __init__(self, length: int, num_rows: int, device: torch.device) -> None:
+    def __init__(
+        self, length: int, num_rows: int, device: torch.device, scratch_slots: int | None = None
+    ) -> None:
+        """``scratch_slots`` ``None``: those of a draft model, as `TreeShape.chain` has them."""
         nodes = torch.arange(length + 1, device=device)
-        self.shape = TreeShape.chain(length)
+        shape = TreeShape.chain(length)
+        self.shape = shape if scratch_slots is None else evolve(shape, scratch_slots=scratch_slots)
         self._parents = nodes[:-1].expand(num_rows, -1)
         self._depths = nodes.expand(num_rows, -1)
         self._ancestors = (nodes[None, :] <= nodes[:, None]).expand(num_rows, -1, -1)

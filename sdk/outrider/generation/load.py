@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
+from attrs import evolve
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder
 from outrider.errors import CheckpointError, ConfigurationError
+from outrider.generation.drafters import AUTO, DrafterChoice, read_hot_tokens
 from outrider.generation.model import SpeculativeModel
 from outrider.interfaces import LoadOptions, LoadProgress, ModelPair
 from outrider.loop.build import EngineOptions
+from outrider.types import DraftOverrides
 
 __all__ = ["DEFAULT_NUM_DRAFT_TOKENS", "DTYPES", "load", "resolve_directory"]
 
@@ -31,7 +34,9 @@ def load(
     target: str | Path | None = None,
     draft: str | Path | None = "auto",
     *,
+    drafter: str = AUTO,
     num_draft_tokens: int | None = None,
+    hot_tokens: str | Path | Sequence[int] | None = None,
     device: str | torch.device = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
     attention: str = "sdpa",
@@ -44,6 +49,9 @@ def load(
 
     ``target``: a directory, a hub id, the name of an installed pair, or ``None`` for the embedded one. ``draft``: likewise;
     ``"auto"`` is the draft of the pair and nothing for any other target; ``None`` or ``"none"`` drafts nothing.
+    ``drafter``: one of `outrider.generation.drafters.drafter_names`. ``"auto"`` is what the draft's checkpoint is; a plain
+    language model drafts only as ``"standalone"``; ``"ngram"`` needs no draft. ``hot_tokens``: target ids (or a JSON file of
+    them) that the head which drafts is cut to.
     ``dtype`` ``"auto"``: float32 on a CPU, the checkpoint's own elsewhere. ``num_draft_tokens`` 0 drafts nothing.
 
     Raises:
@@ -54,19 +62,15 @@ def load(
     place = _device(device)
     load_options = LoadOptions(place, _dtype(dtype, place), progress)
     pair = _pair(target)
+    length = DEFAULT_NUM_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens
+    explicit = draft is not None and str(draft) not in ("auto", "none")
+    choice = DrafterChoice.of(drafter, _draft_directory(draft, pair), explicit, length, hot_tokens is not None)
+    overrides = DraftOverrides(hot_tokens=read_hot_tokens(hot_tokens, allow_pickle))
     target_directory = pair.target if pair is not None else resolve_directory(str(target))
     loaded = registry.load_target(Checkpoint(target_directory, allow_pickle), load_options)
-    length = DEFAULT_NUM_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens
-    if length < 0:
-        raise ConfigurationError(f"num_draft_tokens is {length}, 0 (no drafting) or more is needed")
-    builder: DrafterBuilder | None = None
-    draft_directory = _draft_directory(draft, pair)
-    if draft_directory is not None and length > 0:
-        unbound = registry.load_draft(Checkpoint(draft_directory, allow_pickle), load_options)
-        builder = ChainBuilder(unbound.bind(loaded), length)
     return SpeculativeModel(
         loaded,
-        builder,
+        choice.builder(loaded, evolve(load_options, overrides=overrides), allow_pickle),
         attention=registry.attention(attention),
         runner=lambda: registry.runner(runner),
         options=options,

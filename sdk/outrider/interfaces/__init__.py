@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outrider.interfaces.attention import AttnBackend, AttnPlan
+from outrider.interfaces.constraint import ConstraintFactory, ConstraintLoader, GrammarSpec, TokenConstraint
 from outrider.interfaces.draft import BoundDraft, UnboundDraft
 from outrider.interfaces.drafter import Drafter
 from outrider.interfaces.kv import NULL_PAGE, NUM_RESERVED_PAGES, TRASH_PAGE, KVCache, PageAllocator
@@ -29,9 +30,12 @@ __all__ = [
     "AttnBackend",
     "AttnPlan",
     "BoundDraft",
+    "ConstraintFactory",
+    "ConstraintLoader",
     "Description",
     "DraftLoader",
     "Drafter",
+    "GrammarSpec",
     "GraphBody",
     "GraphRunner",
     "KVCache",
@@ -49,6 +53,7 @@ __all__ = [
     "Target",
     "TargetLoader",
     "TextCodec",
+    "TokenConstraint",
     "UnboundDraft",
     "Verifier",
 ]

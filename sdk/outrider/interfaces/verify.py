@@ -20,7 +20,7 @@ class Verifier(Protocol):
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted path, given the target's ``logits [B, N + 1, V]`` at the root and every drafted node.
 
-        Device only, no synchronisation, safe in a capture; may overwrite ``logits``.
+        Device only, no synchronisation, safe in a capture. ``logits`` are left unchanged.
         """
         ...
 

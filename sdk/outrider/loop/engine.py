@@ -6,20 +6,23 @@ One step reads: admit, prefill, round, read. An embedder may call the four on th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import torch
 from attrs import frozen
 
-from outrider.errors import CapacityError, ClosedError, NonFiniteLogitsError
-from outrider.interfaces import PageAllocator, PreparedPrompt
+from outrider.errors import CapacityError, ClosedError, InputError, NonFiniteLogitsError, OutriderError
+from outrider.interfaces import PageAllocator, PreparedPrompt, TokenConstraint
 from outrider.loop.checks import check_request
 from outrider.loop.core import DecodeCore
 from outrider.loop.prefill import PrefillPrompt, prefill
-from outrider.loop.readback import PendingResult
+from outrider.loop.readback import Arrived, PendingResult
 from outrider.loop.round import run_round
 from outrider.loop.rows import RowSetup, RowStore
-from outrider.loop.track import RequestTrack
+from outrider.loop.track import RequestTrack, trim_logprobs
+from outrider.text.constraints import advance_path, check_start
 from outrider.types import DispatchReport, RequestId
+from outrider.types.outputs import TOKENS_ONLY, OutputWants
 from outrider.types.request import Emission, Request
 
 __all__ = ["Engine", "EngineLimits"]
@@ -45,6 +48,7 @@ class _Waiting:
     request_id: RequestId
     request: Request
     prepared: PreparedPrompt | None
+    constraint: TokenConstraint | None
 
 
 class Engine:
@@ -61,14 +65,16 @@ class Engine:
         self._running: list[RequestTrack] = []
         self._by_id: dict[RequestId, RequestTrack] = {}
         self._pending: deque[PendingResult] = deque()
-        self._dropped: list[Emission] = []
+        self._emitted: list[Emission] = []
         self._next_id = 0
         self._closed = False
 
     # -- what an embedder calls ------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, prepared: PreparedPrompt | None = None) -> RequestId:
-        """Queue ``request``; ``prepared`` carries its media, if any.
+    def submit(
+        self, request: Request, prepared: PreparedPrompt | None = None, constraint: TokenConstraint | None = None
+    ) -> RequestId:
+        """Queue ``request``; ``prepared`` carries its media, ``constraint`` (at its beginning) what it may generate.
 
         Raises:
             InputError: empty prompt, ids out of range, a prompt that leaves no room; all faults at once.
@@ -83,9 +89,11 @@ class Engine:
                 f"new tokens, {self.limits.slack} for drafting), more than the KV memory has; lower max_new_tokens or "
                 "give the engine more pages"
             )
+        if constraint is not None:
+            check_start(constraint, "the request's constraint")
         request_id = RequestId(self._next_id)
         self._next_id += 1
-        self._waiting.append(_Waiting(request_id, request, prepared))
+        self._waiting.append(_Waiting(request_id, request, prepared, constraint))
         return request_id
 
     @torch.inference_mode()
@@ -97,12 +105,12 @@ class Engine:
         for waiting in self._waiting:
             if waiting.request_id == request_id:
                 self._waiting.remove(waiting)
-                self._dropped.append(Emission(request_id, (), finish_reason="cancelled"))
+                self._emitted.append(Emission(request_id, (), finish_reason="cancelled"))
                 return
         track = self._by_id.get(request_id)
         if track is not None:
             self._release(track)
-            self._dropped.append(Emission(request_id, (), finish_reason="cancelled"))
+            self._emitted.append(Emission(request_id, (), finish_reason="cancelled"))
 
     @torch.inference_mode()
     def admit(self) -> tuple[RequestId, ...]:
@@ -129,50 +137,39 @@ class Engine:
             return
         tracks = [track for track, _ in self._admitted]
         prompts = [prompt for _, prompt in self._admitted]
+        constraints = {place: track.constraint for place, track in enumerate(tracks) if track.constraint is not None}
         try:
-            packed = prefill(self._core, self._rows, tracks[0].row, prompts)
+            result = prefill(self._core, self._rows, tracks[0].row, prompts, _wants(tracks), constraints)
         except BaseException:  # some prompts may be half done: none of them can be run again
             for track in reversed(tracks):
                 self.cancel(track.request_id)
             raise
         self._admitted = []
         self._running += tracks
-        self._launched(PendingResult.start(packed, [track.request_id for track in tracks], "prefill"))
+        self._launched(PendingResult.start(result, [track.request_id for track in tracks], "prefill"))
 
     @torch.inference_mode()
     def run_round(self) -> None:
-        """Launch one round of all running requests; what it emits comes with a later `read`."""
+        """Launch one round of all running requests; what it emits comes with a later `read`.
+
+        Waits for what is under way first where a request has a token constraint, which must have seen every token.
+        """
         self._check_open()
+        if any(track.constraint is not None for track in self._running):
+            self._collect(leave=0)
         if not self._running:
             return
         longest = max(track.upper_total for track in self._running)
-        packed = run_round(self._core, self._rows.view(0, len(self._running), longest))
-        self._launched(PendingResult.start(packed, [track.request_id for track in self._running], "verify"))
+        state = self._rows.view(0, len(self._running), longest)
+        constraints = {track.row: track.constraint for track in self._running if track.constraint is not None}
+        result = run_round(self._core, state, _wants(self._running), constraints)
+        self._launched(PendingResult.start(result, [track.request_id for track in self._running], "verify"))
 
     @torch.inference_mode()
     def read(self, leave: int = 0) -> list[Emission]:
         """What arrived, oldest first; waits until at most ``leave`` results are under way. Frees finished rows."""
-        emissions, self._dropped = self._dropped, []
-        while len(self._pending) > leave:
-            pending = self._pending.popleft()
-            for request_id, report in zip(pending.request_ids, pending.wait(), strict=True):
-                track = self._by_id.get(request_id)
-                if track is None:
-                    continue
-                reason = track.take(report, pending.growth)
-                if report.token_ids or reason is not None:
-                    emissions.append(
-                        Emission(
-                            request_id,
-                            report.token_ids,
-                            # 0 where the logits were not finite: nothing was verified.
-                            accept_length=(report.accept_length or None) if pending.phase == "verify" else None,
-                            finish_reason=reason,
-                            error=_non_finite(request_id, pending.phase) if reason == "error" else None,
-                        )
-                    )
-                if reason is not None:
-                    self._release(track)
+        self._collect(leave)
+        emissions, self._emitted = self._emitted, []
         return emissions
 
     def step(self) -> list[Emission]:
@@ -185,7 +182,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether anything waits, runs or has yet to be read."""
-        return bool(self._waiting or self._admitted or self._running or self._pending or self._dropped)
+        return bool(self._waiting or self._admitted or self._running or self._pending or self._emitted)
 
     @property
     def num_running(self) -> int:
@@ -214,6 +211,42 @@ class Engine:
 
     # -- bookkeeping -----------------------------------------------------------------------------------------------
 
+    def _collect(self, leave: int) -> None:
+        """Take in results, oldest first, until at most ``leave`` are under way; frees the rows of finished requests."""
+        while len(self._pending) > leave:
+            pending = self._pending.popleft()
+            for request_id, arrived in zip(pending.request_ids, pending.wait(), strict=True):
+                track = self._by_id.get(request_id)
+                if track is not None:
+                    self._take(track, pending, arrived)
+
+    def _take(self, track: RequestTrack, pending: PendingResult, arrived: Arrived) -> None:
+        report = arrived.report
+        reason = track.take(report, pending.growth)
+        error: OutriderError | None = None
+        if reason == "error":
+            error = _non_finite(track.request_id, pending.phase)
+        elif track.constraint is not None:
+            try:
+                advance_path(track.constraint, report.token_ids)
+            except InputError as dead_end:
+                reason, error = "error", dead_end
+        verified = pending.phase == "verify" and report.accept_length > 0
+        if report.token_ids or reason is not None:
+            self._emitted.append(
+                Emission(
+                    track.request_id,
+                    report.token_ids,
+                    accept_length=report.accept_length if verified else None,
+                    finish_reason=reason,
+                    logprobs=trim_logprobs(arrived.logprobs, track.request.wants.logprobs),
+                    hidden=track.hidden_rows(arrived.hidden, len(report.token_ids), pending.phase == "prefill"),
+                    error=error,
+                )
+            )
+        if reason is not None:
+            self._release(track)
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the engine is closed; build a new one")
@@ -226,7 +259,14 @@ class Engine:
 
     def _place(self, waiting: _Waiting, row: int) -> RequestId:
         request, prepared = waiting.request, waiting.prepared
-        track = RequestTrack(waiting.request_id, request, row, self._max_total(request), total=len(request.prompt))
+        track = RequestTrack(
+            waiting.request_id,
+            request,
+            row,
+            self._max_total(request),
+            total=len(request.prompt),
+            constraint=waiting.constraint,
+        )
         setup = RowSetup(
             prompt=request.prompt,
             max_total=track.max_total,
@@ -277,6 +317,14 @@ class Engine:
         self._core.drafter.move_row(left, row)
         track.row = row
         return left
+
+
+def _wants(tracks: Iterable[RequestTrack]) -> OutputWants:
+    """Everything that any of the requests wants."""
+    wants = TOKENS_ONLY
+    for track in tracks:
+        wants = wants | track.request.wants
+    return wants
 
 
 def _non_finite(request_id: RequestId, phase: str) -> NonFiniteLogitsError:

@@ -11,9 +11,12 @@ from torch import Tensor
 from outrider.drafting.none import NoDrafter
 from outrider.kv import slots_of_rows
 from outrider.loop.advance import advance
+from outrider.loop.constrain import RowConstraints, constrain
 from outrider.loop.core import DecodeCore, TargetPass
+from outrider.loop.outputs import token_logprobs
 from outrider.loop.rows import RowStore
 from outrider.types import AttnBatch, Phase
+from outrider.types.outputs import TOKENS_ONLY, CaptureHiddenMode, OutputWants, StepResult
 from outrider.types.state import VerifiedRows
 
 __all__ = ["PrefillPrompt", "prefill"]
@@ -48,14 +51,38 @@ class _Span:
         return self.end == self.total
 
 
-def prefill(core: DecodeCore, rows: RowStore, first_row: int, prompts: Sequence[PrefillPrompt]) -> Tensor:
+def prefill(
+    core: DecodeCore,
+    rows: RowStore,
+    first_row: int,
+    prompts: Sequence[PrefillPrompt],
+    wants: OutputWants = TOKENS_ONLY,
+    constraints: RowConstraints | None = None,
+) -> StepResult:
     """Run ``prompts`` in rows first_row.. (prepared by `RowStore.set_row`) and emit the first token of each.
 
-    Returns the packed result ``[len(prompts), 4]`` (`outrider.loop.advance`). At most `DecodeCore.max_prefill_tokens`
+    ``constraints`` are keyed by the place of the prompt. At most `DecodeCore.max_prefill_tokens`
     tokens go through the target at once. Changes the rows' state, the KV of target and draft, and the drafter.
     """
-    packed = [_run_chunk(core, rows, first_row, prompts, spans) for spans in _chunks(prompts, core.max_prefill_tokens)]
-    return torch.cat(packed)
+    parts = [
+        _run_chunk(core, rows, first_row, prompts, spans, wants, constraints or {})
+        for spans in _chunks(prompts, core.max_prefill_tokens)
+    ]
+    asks_logprobs = wants.logprobs is not None
+    return StepResult(
+        torch.cat([part.packed for part in parts]),
+        torch.cat([part.logprobs for part in parts]) if asks_logprobs else None,
+        torch.cat([part.top_ids for part in parts]) if asks_logprobs else None,
+        _hidden_of_prompts(parts, len(prompts)) if wants.hidden is not CaptureHiddenMode.NULL else None,
+    )
+
+
+def _hidden_of_prompts(parts: list[_Chunk], num_prompts: int) -> tuple[Tensor, ...]:
+    states: list[list[Tensor]] = [[] for _ in range(num_prompts)]
+    for part in parts:
+        for span, state in zip(part.spans, part.hidden, strict=True):
+            states[span.index].append(state)
+    return tuple(torch.cat(state) for state in states)
 
 
 def _chunks(prompts: Sequence[PrefillPrompt], budget: int) -> Iterator[list[_Span]]:
@@ -76,9 +103,26 @@ def _chunks(prompts: Sequence[PrefillPrompt], budget: int) -> Iterator[list[_Spa
         yield spans
 
 
+@frozen(eq=False)
+class _Chunk:
+    """What one chunk gave: for the prompts it completed ``packed``, ``logprobs``, ``top_ids``; for each span its states."""
+
+    spans: list[_Span]
+    packed: Tensor
+    logprobs: Tensor
+    top_ids: Tensor
+    hidden: tuple[Tensor, ...]
+
+
 def _run_chunk(
-    core: DecodeCore, rows: RowStore, first_row: int, prompts: Sequence[PrefillPrompt], spans: list[_Span]
-) -> Tensor:
+    core: DecodeCore,
+    rows: RowStore,
+    first_row: int,
+    prompts: Sequence[PrefillPrompt],
+    spans: list[_Span],
+    wants: OutputWants,
+    constraints: RowConstraints,
+) -> _Chunk:
     device = core.spec.device
     first = first_row + spans[0].index
     longest = max(span.end for span in spans)
@@ -104,11 +148,30 @@ def _run_chunk(
     newest = last_rows[:completed]
     logits = core.target.stack.logits(done.hidden.index_select(0, newest))
     nothing = NoDrafter(completed, device).propose(finished)
-    acceptance = core.verifier.accept(nothing, logits[:, None, :], finished)
+    here = {row: constraints[span.index] for row, span in enumerate(spans[:completed]) if span.index in constraints}
+    acceptance = core.verifier.accept(nothing, constrain(logits[:, None, :], nothing, here), finished)
     if core.drafter.taps or core.drafter.shape.depth:
         next_tokens = next_tokens.index_copy(0, newest, acceptance.tokens[:, 0])
-        core.drafter.extend(_verified(batch, done, first, token_ids, next_tokens, indices, positions, last_rows, totals))
-    return advance(finished, acceptance)
+        core.drafter.extend(
+            _verified(batch, done, first, token_ids, next_tokens, indices, positions, last_rows, totals)
+        )
+    logprobs, top_ids = logits.new_empty(0), newest[:0]
+    if wants.logprobs is not None:
+        logprobs, top_ids = token_logprobs(logits[:, None, :], acceptance.tokens, wants.logprobs)
+    hidden = _wanted_states(done.hidden, spans, last_rows, wants.hidden)
+    return _Chunk(spans, advance(finished, acceptance), logprobs, top_ids, hidden)
+
+
+def _wanted_states(
+    hidden: Tensor, spans: list[_Span], last_rows: Tensor, mode: CaptureHiddenMode
+) -> tuple[Tensor, ...]:
+    """Per span its states (FULL), or the last one where it completes its prompt (LAST)."""
+    if mode is CaptureHiddenMode.NULL:
+        return ()
+    if mode is CaptureHiddenMode.FULL:
+        return torch.split_with_sizes(hidden.clone(), [span.size for span in spans])
+    newest = hidden.index_select(0, last_rows)
+    return tuple(newest[row : row + 1] if span.completes else newest[:0] for row, span in enumerate(spans))
 
 
 def _verified(

@@ -1,4 +1,4 @@
-"""Results on their way to the host: one asynchronous copy each, read when it has arrived."""
+"""Results on their way to the host: asynchronous copies, read when they have arrived."""
 
 from __future__ import annotations
 
@@ -8,16 +8,29 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from outrider._torch import new_event
+from outrider._torch import float_rows, int_rows, new_event
 from outrider.loop.advance import RowReport, unpack
 from outrider.types import RequestId
+from outrider.types.outputs import StepResult, TokenLogprobs
 
-__all__ = ["PendingResult"]
+__all__ = ["Arrived", "PendingResult"]
+
+
+@frozen(eq=False)
+class Arrived:
+    """One row of a result: its report, and per emitted token what was asked beside it.
+
+    ``hidden``: rows of states as in `StepResult.hidden`, on the device; ``None`` where nobody wanted them.
+    """
+
+    report: RowReport
+    logprobs: tuple[TokenLogprobs, ...]
+    hidden: Tensor | None
 
 
 @frozen(eq=False)
 class PendingResult:
-    """A packed result under way, with the requests its rows belonged to when it was launched.
+    """A result under way, with the requests its rows belonged to when it was launched.
 
     ``growth``: the most tokens it may give each of them.
     """
@@ -25,23 +38,49 @@ class PendingResult:
     request_ids: tuple[RequestId, ...]
     phase: str
     growth: int
-    _host: Tensor
-    _arrived: torch.cuda.Event | None
+    _packed: Tensor
+    _logprobs: Tensor | None
+    _top_ids: Tensor | None
+    _hidden: tuple[Tensor, ...] | None
+    _event: torch.cuda.Event | None
 
     @classmethod
-    def start(cls, packed: Tensor, request_ids: Sequence[RequestId], phase: str) -> PendingResult:
-        """Begin the copy of ``packed`` (`outrider.loop.advance`); does not wait for it."""
+    def start(cls, result: StepResult, request_ids: Sequence[RequestId], phase: str) -> PendingResult:
+        """Begin the copies of ``result``; does not wait for them. Hidden states stay on the device."""
+        packed, logprobs, top_ids = (_to_host(part) for part in (result.packed, result.logprobs, result.top_ids))
+        assert packed is not None
+        event = None
+        if result.packed.device.type == "cuda":
+            event = new_event()
+            event.record()
         growth = packed.shape[1] - 3
-        if packed.device.type != "cuda":
-            return cls(tuple(request_ids), phase, growth, packed, None)
-        host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
-        host.copy_(packed, non_blocking=True)
-        event = new_event()
-        event.record()
-        return cls(tuple(request_ids), phase, growth, host, event)
+        return cls(tuple(request_ids), phase, growth, packed, logprobs, top_ids, result.hidden, event)
 
-    def wait(self) -> list[RowReport]:
-        """The rows, once the copy has arrived."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return unpack(self._host)
+    def wait(self) -> list[Arrived]:
+        """The rows, once the copies have arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+        return [
+            Arrived(
+                report,
+                self._row_logprobs(row, len(report.token_ids)),
+                None if self._hidden is None else self._hidden[row],
+            )
+            for row, report in enumerate(unpack(self._packed))
+        ]
+
+    def _row_logprobs(self, row: int, count: int) -> tuple[TokenLogprobs, ...]:
+        if self._logprobs is None or self._top_ids is None:
+            return ()
+        values, ids = float_rows(self._logprobs[row, :count]), int_rows(self._top_ids[row, :count])
+        return tuple(
+            TokenLogprobs(chosen, tuple(zip(best, scores, strict=True)))
+            for (chosen, *scores), best in zip(values, ids, strict=True)
+        )
+
+
+def _to_host(part: Tensor | None) -> Tensor | None:
+    if part is None or part.device.type != "cuda":
+        return part
+    host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+    return host.copy_(part, non_blocking=True)

@@ -10,22 +10,31 @@ from torch import Tensor
 
 from outrider.kv import slots_of
 from outrider.loop.advance import advance
+from outrider.loop.constrain import RowConstraints, constrain
 from outrider.loop.core import DecodeCore, TargetPass
+from outrider.loop.outputs import round_result
 from outrider.types import Acceptance, AttnBatch, Phase, Proposal
+from outrider.types.outputs import TOKENS_ONLY, OutputWants, StepResult
 from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["run_round"]
 
 
-def run_round(core: DecodeCore, state: DecodeState) -> Tensor:
-    """Advance every row of ``state`` by one round; the packed result (`outrider.loop.advance`), on the device.
+def run_round(
+    core: DecodeCore, state: DecodeState, wants: OutputWants = TOKENS_ONLY, constraints: RowConstraints | None = None
+) -> StepResult:
+    """Advance every row of ``state`` by one round; what it gives, on the device.
 
-    Changes ``state``, the KV of target and draft, and what the drafter keeps. No host synchronisation.
+    Changes ``state``, the KV of target and draft, and what the drafter keeps. No host synchronisation, but for rows with
+    token ``constraints``, which are host code.
     """
     proposal = core.drafter.propose(state)
     verified, logits_BMV = verify(core, state, proposal)
-    acceptance = core.verifier.accept(proposal, logits_BMV, state)
-    return commit(core, state, proposal, verified, acceptance)
+    allowed_BMV = constrain(logits_BMV, proposal, constraints or {})
+    acceptance = core.verifier.accept(proposal, allowed_BMV, state)
+    packed = commit(core, state, proposal, verified, acceptance)
+    hidden_BMH = verified.hidden.view(*logits_BMV.shape[:2], -1)
+    return round_result(packed, wants, proposal, acceptance, logits_BMV, hidden_BMH)
 
 
 def verify(core: DecodeCore, state: DecodeState, proposal: Proposal) -> tuple[TargetPass, Tensor]:

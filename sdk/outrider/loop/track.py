@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from attrs import define
+from attrs import define, evolve
+from torch import Tensor
 
+from outrider.interfaces import TokenConstraint
 from outrider.loop.advance import RowReport, RowStatus
 from outrider.types import RequestId
+from outrider.types.outputs import CaptureHiddenMode, TokenLogprobs
 from outrider.types.request import FinishReason, Request
 
-__all__ = ["RequestTrack"]
+__all__ = ["RequestTrack", "trim_logprobs"]
 
 
 @define(eq=False)
@@ -21,6 +24,7 @@ class RequestTrack:
     max_total: int
     total: int
     in_flight: int = 0
+    constraint: TokenConstraint | None = None
 
     @property
     def upper_total(self) -> int:
@@ -41,3 +45,18 @@ class RequestTrack:
                 return "error"
             case RowStatus.RUNNING | RowStatus.IDLE:
                 return None
+
+    def hidden_rows(self, hidden: Tensor | None, emitted: int, prefilled: bool) -> Tensor | None:
+        """The states this request wants, of those that the batch was given for it."""
+        mode = self.request.wants.hidden
+        if hidden is None or mode is CaptureHiddenMode.NULL:
+            return None
+        rows = hidden if prefilled else hidden[:emitted]
+        return rows[-1:] if mode is CaptureHiddenMode.LAST else rows
+
+
+def trim_logprobs(logprobs: tuple[TokenLogprobs, ...], count: int | None) -> tuple[TokenLogprobs, ...]:
+    """Only as many of the best as the request wants; a neighbour may have wanted more."""
+    if count is None:
+        return ()
+    return tuple(evolve(each, top=each.top[:count]) for each in logprobs)

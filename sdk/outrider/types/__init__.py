@@ -6,6 +6,7 @@ from outrider.types.attention import AttnBatch, AttnCapabilities, CaptureSupport
 from outrider.types.counts import RequestCount, RequestId, RowIndex, TokenCount
 from outrider.types.draft import DraftSpec, MediaView, RecurrentState, RowAlignment, WeightSource
 from outrider.types.model import AttentionSpec, ModelSpec, PositionScheme, RopeKind, RopeSpec
+from outrider.types.outputs import CaptureHiddenMode, OutputWants, StepResult, TokenLogprobs
 from outrider.types.overrides import DraftOverrides
 from outrider.types.proposal import Acceptance, DraftDistribution, Proposal, TreeShape
 from outrider.types.request import Emission, FinishReason, Request
@@ -34,6 +35,7 @@ __all__ = [
     "AttnCapabilities",
     "Axis",
     "BufferSlot",
+    "CaptureHiddenMode",
     "CaptureSupport",
     "DecodeState",
     "DispatchReport",
@@ -47,6 +49,7 @@ __all__ = [
     "HiddenTap",
     "MediaView",
     "ModelSpec",
+    "OutputWants",
     "Phase",
     "PhaseShape",
     "PositionScheme",
@@ -66,8 +69,10 @@ __all__ = [
     "SamplingState",
     "StackInputs",
     "StackOutput",
+    "StepResult",
     "TapConvention",
     "TokenCount",
+    "TokenLogprobs",
     "TreeShape",
     "VerifiedRows",
     "WeightSource",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from attrs import field, frozen
+from torch import Tensor
 
 from outrider.errors import OutriderError
 from outrider.types.counts import RequestId
+from outrider.types.outputs import TOKENS_ONLY, OutputWants, TokenLogprobs
 from outrider.types.sampling import SamplingParams
 
 __all__ = ["Emission", "FinishReason", "Request"]
@@ -22,7 +24,7 @@ class Request:
     """One prompt to continue.
 
     ``eos_ids`` ``None`` means the target's own. ``draft_cap`` limits the drafted tokens of a round for this request
-    (0: none; ``None``: as the engine). Checked at `Engine.submit`.
+    (0: none; ``None``: as the engine). ``wants``: outputs beside the tokens. Checked at `Engine.submit`.
     """
 
     prompt: tuple[int, ...]
@@ -30,6 +32,7 @@ class Request:
     sampling: SamplingParams = field(factory=SamplingParams)
     eos_ids: tuple[int, ...] | None = None
     draft_cap: int | None = None
+    wants: OutputWants = TOKENS_ONLY
 
 
 @frozen
@@ -38,10 +41,14 @@ class Emission:
 
     ``token_ids`` are final. ``accept_length``: tokens the round accepted, bonus included, uncut; ``None`` for prefill and
     for rounds that verified nothing. ``finish_reason`` and ``error`` come with the last emission of a request.
+    ``logprobs``: one per token, where the request wants them. ``hidden``: ``[R, H]`` on the device, final-norm states as
+    `CaptureHiddenMode` says: those the tokens were chosen from, in a prefill those of the prompt.
     """
 
     request_id: RequestId
     token_ids: tuple[int, ...]
     accept_length: int | None = None
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    hidden: Tensor | None = field(default=None, eq=False, repr=False)
     error: OutriderError | None = None
