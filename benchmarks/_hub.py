@@ -43,7 +43,7 @@ class HubPeer:
     """The embedded target as transformers runs it."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        hub_logging.disable_progress_bar()
+        hub_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
         loaded: object = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportUnknownMemberType] - untyped there
             tiny().target, dtype=dtype
         )

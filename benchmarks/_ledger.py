@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import Enum
 
@@ -62,7 +62,7 @@ class Ledger:
             self._open[-1] = part
 
     @contextmanager
-    def within(self, part: Part) -> Iterator[None]:
+    def within(self, part: Part) -> Generator[None]:
         """``part`` for the length of a block."""
         self.enter(part)
         try:

@@ -39,9 +39,7 @@ class Pair:
         """Chains of the EAGLE-1 draft."""
         return ChainBuilder(self.eagle1, length, mode)
 
-    def tree(
-        self, width: int, depth: int, num_tokens: int, mode: ProposalMode = ProposalMode.COUPLED
-    ) -> TreeBuilder:
+    def tree(self, width: int, depth: int, num_tokens: int, mode: ProposalMode = ProposalMode.COUPLED) -> TreeBuilder:
         """Dynamic trees of the EAGLE-3 draft."""
         return TreeBuilder(self.eagle3, width, depth, num_tokens, mode)
 

@@ -74,8 +74,8 @@ def environment(device: torch.device) -> str:
     """Date, processor or card, and versions, in one paragraph."""
     facts = [datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), _processor()]
     if device.type == "cuda":
-        card = torch.cuda.get_device_properties(device)
-        facts.append(f"{card.name} ({card.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda})")
+        memory = torch.cuda.mem_get_info(device)[1]
+        facts.append(f"{torch.cuda.get_device_name(device)} ({memory / 2**30:.0f} GiB, CUDA {torch.version.cuda})")
     facts.append(f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}")
     facts.append(f"Python {platform.python_version()}")
     facts.append(f"torch {torch.__version__}")

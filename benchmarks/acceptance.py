@@ -97,7 +97,9 @@ def _run_seeds(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the table where asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.acceptance", description=__doc__)
-    parser.add_argument("--standard-error", type=float, default=0.025, help="wanted for each cell (±0.05 at 95%%: 0.025)")
+    parser.add_argument(
+        "--standard-error", type=float, default=0.025, help="wanted for each cell (±0.05 at 95%%: 0.025)"
+    )
     parser.add_argument("--max-seeds", type=int, default=48, help="seeds after which a cell is taken as it is")
     parser.add_argument("--quick", action="store_true", help="two temperatures, few seeds, short texts")
     parser.add_argument("--markdown", type=Path, help="write the report there (between its markers, if there are any)")

@@ -116,9 +116,7 @@ def goals(results: Sequence[Result], batch: int) -> list[Goal]:
         )
     ]
     if batch == 1:
-        found.append(
-            Goal(f"batch {batch}, {best.name} over drafting off", 1.25, best.tokens_per_second / speed[OFF])
-        )
+        found.append(Goal(f"batch {batch}, {best.name} over drafting off", 1.25, best.tokens_per_second / speed[OFF]))
     return found
 
 
@@ -163,7 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: list[Goal] = []
     for batch in batches:
         results = race(field.at(batch), cases, batch, repeats)
-        report.add(f"**Batch {batch}**: {len(cases)} prompts, greedy, medians of {repeats}; every text is the reference's.")
+        report.add(
+            f"**Batch {batch}**: {len(cases)} prompts, greedy, medians of {repeats}; every text is the reference's."
+        )
         report.add(speed_table(results))
         found += goals(results, batch)
     report.add(process_lines(1 if quick else 5))

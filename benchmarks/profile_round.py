@@ -56,13 +56,20 @@ class Profile:
         total = self.ledger.total
         ordered = sorted(self.ledger.seconds.items(), key=lambda item: -item[1])
         rows = [
-            (part.value, "forward" if part.is_forward else "rest", f"{1e3 * used / self.rounds:.3f}", f"{used / total:.1%}")
+            (
+                part.value,
+                "forward" if part.is_forward else "rest",
+                f"{1e3 * used / self.rounds:.3f}",
+                f"{used / total:.1%}",
+            )
             for part, used in ordered
         ]
         planned = self.ledger.seconds[Part.PLANNING] / total
         share = self.ledger.forward_share
         rows.append(("**forward passes**", "", f"{self.timed_ms * share:.3f}", f"{share:.1%}"))
-        rows.append(("**with attention plans**", "", f"{self.timed_ms * (share + planned):.3f}", f"{share + planned:.1%}"))
+        rows.append(
+            ("**with attention plans**", "", f"{self.timed_ms * (share + planned):.3f}", f"{share + planned:.1%}")
+        )
         return Table(("part of a round", "kind", "ms", "share"), tuple(rows), frozenset({0, 1}))
 
 
@@ -81,9 +88,7 @@ def profile(shape: str, cases: Sequence[Case], repeats: int) -> Profile:
         verifier=TimedVerifier(ExactVerifier(), ledger),
         options=options,
     )
-    plain = build_engine(
-        pair.target, make(pair.eagle3), attention=SdpaBackend(), runner=EagerRunner(), options=options
-    )
+    plain = build_engine(pair.target, make(pair.eagle3), attention=SdpaBackend(), runner=EagerRunner(), options=options)
     for engine in (plain, timed):
         _rounds(engine, cases[0], Ledger())
     ledger.clear()

@@ -27,7 +27,6 @@ class ReferenceDrafter(Drafter):
     """Where the two newest tokens stand in the reference (the last such place), proposes what follows them there."""
 
     def __init__(self, reference: Sequence[int], length: int, num_rows: int, device: torch.device) -> None:
-        # Everything a round touches is on the device already, and of a size that never changes.
         self._layout = ChainLayout(length, num_rows, device)
         self._reference_R = torch.tensor([*reference], device=device)
         self._steps_K = torch.arange(1, length + 1, device=device)
@@ -41,10 +40,10 @@ class ReferenceDrafter(Drafter):
         return ()  # it looks at no hidden state of the target
 
     def extend(self, rows: VerifiedRows) -> None:
-        """Called with all that the target has verified: a drafter that learns does so here."""
+        """A drafter that learns from what the target has verified does so here."""
 
     def propose(self, state: DecodeState) -> Proposal:
-        """Device only: no .item(), no boolean-mask indexing, no shape that depends on data."""
+        """Runs inside a round: no .item(), no boolean-mask indexing, no shape that depends on data."""
         reference = self._reference_R
         before_B1 = state.tokens.gather(1, (state.lengths[:, None] - 1).clamp(min=0))
         match_BR = (reference[:-1] == before_B1) & (reference[1:] == state.roots[:, None])
@@ -53,7 +52,6 @@ class ReferenceDrafter(Drafter):
         copied_BK = place_B[:, None] + self._steps_K
         inside_BK = (copied_BK < len(reference)) & (place_B >= 0)[:, None]
         tokens_BK = reference[copied_BK.clamp(0, len(reference) - 1)]
-        # A row without a match, or near the end of the reference, drafts fewer tokens; limits of the context come on top.
         lens_B = torch.minimum(inside_BK.sum(dim=1), draft_lengths(state, self.shape))
         return self._layout.proposal(tokens_BK, lens_B)
 
@@ -63,14 +61,14 @@ class ReferenceDrafter(Drafter):
 
 @frozen
 class ReferenceBuilder(DrafterBuilder):
-    """What an engine asks before it builds the drafter: how much KV memory to leave, and whether masks are trees."""
+    """What an engine asks before it builds the drafter."""
 
     reference: tuple[int, ...]
     length: int = 8
 
     @property
     def slack(self) -> int:
-        return self.length + 1  # the root and the drafted tokens
+        return self.length + 1  # KV slots of the root and the drafted tokens
 
     @property
     def needs_tree(self) -> bool:
@@ -78,25 +76,24 @@ class ReferenceBuilder(DrafterBuilder):
 
     @property
     def kv_layers(self) -> None:
-        return None
+        """No model, no KV."""
 
     def build(self, parts: DrafterParts) -> Drafter:
         return ReferenceDrafter(self.reference, self.length, parts.num_rows, parts.target.stack.spec.device)
 
 
-if __name__ == "__main__":
-    prompt = 'def read_lines(path):\n    """Read all lines of a file."""\n'
+def main() -> None:
+    prompt = 'def fibonacci(n):\n    """Return'
     plain = outrider.load(draft=None)
     first = plain.generate(prompt, max_new_tokens=64)
-    # The same question once more: the former answer is the reference.
-    reference = first.prompt_token_ids + first.token_ids
-    model = outrider.SpeculativeModel(
-        plain.target,
-        ReferenceBuilder(reference),
-        attention=registry.attention("sdpa"),
-        runner=lambda: registry.runner("eager"),
-    )
+    drafter = ReferenceBuilder(first.prompt_token_ids + first.token_ids)  # the same question again: its former answer
+    sdpa = registry.attention("sdpa")
+    model = outrider.SpeculativeModel(plain.target, drafter, attention=sdpa, runner=lambda: registry.runner("eager"))
     again = model.generate(prompt, max_new_tokens=64)
     print(again.text)
     print(f"same tokens as without drafting: {again.token_ids == first.token_ids}")
     print(f"tokens per target pass: {again.statistics.mean_acceptance_length:.2f}")
+
+
+if __name__ == "__main__":
+    main()

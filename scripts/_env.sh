@@ -12,7 +12,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS=1
 
-_say() { printf '%s\n' "$*" >&2; }
+_say() { printf '%s\n' "$@" >&2; }
 
 _is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
 

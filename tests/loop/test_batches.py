@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.interfaces import Target
 from outrider.loop.build import EngineOptions
 from outrider.types import HiddenTap, RequestId
 from outrider.types.request import Request
 from tests.support.engines import Outcome, drive, engine_of, outcomes, run
 from tests.support.reference import greedy
 from tests.support.toy_drafts import SelfDraft, ToyDraft
-from tests.support.toy_target import Target, ToySizes, ToyStack
+from tests.support.toy_target import ToySizes, ToyStack
 
 STACK = ToyStack(ToySizes(heads=4, kv_heads=2), seed=21, null_first=True)
 TARGET = Target(STACK, STACK.weights)

@@ -13,11 +13,11 @@ import pytest
 
 from outrider.errors import ConfigurationError, PluginError
 from outrider.interfaces import ModelPair
-from outrider.registry import ATTENTION, DRAFTS, PAIRS, RUNNERS, TARGETS, Group, Registry, names
+from outrider.registry import ATTENTION, CONSTRAINTS, DRAFTS, PAIRS, RUNNERS, TARGETS, Group, Registry, names
 from tests.registry.fakes import FakeTargets, install
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-GROUPS: tuple[Group[object], ...] = cast("tuple[Group[object], ...]", (TARGETS, DRAFTS, ATTENTION, RUNNERS, PAIRS))
+GROUPS = cast("tuple[Group[object], ...]", (TARGETS, DRAFTS, ATTENTION, RUNNERS, PAIRS, CONSTRAINTS))
 
 PAIR_MODULE = """
 from pathlib import Path
@@ -37,6 +37,10 @@ def declared() -> dict[str, dict[str, str]]:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     return tmp_path
+
+
+def test_every_declared_group_is_one_the_registry_knows() -> None:
+    assert set(declared()) == {group.name for group in GROUPS}
 
 
 def test_what_pyproject_declares_is_what_is_installed() -> None:

@@ -72,7 +72,7 @@ class ToyLayer:
         """The residual stream after this layer; ``hidden`` is left as it is."""
         sizes, rows = self.sizes, hidden.shape[0]
         queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-        q, k, v = (rms_norm(hidden) @ self.qkv.T).split([queries, keys, keys], dim=-1)
+        q, k, v = (rms_norm(hidden) @ self.qkv.T).split_with_sizes([queries, keys, keys], dim=-1)
         attended = attend(
             index,
             rotated(q.view(rows, sizes.heads, -1), positions),

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from outrider.errors import ConfigurationError
-from outrider.interfaces.constraint import ConstraintFactory
+from outrider.interfaces.constraint import ConstraintFactory, ConstraintLoader
 
-__all__ = ["create"]
+__all__ = ["create", "loader"]
 
 
 def create(tokenizer_file: Path, vocab_size: int, stop_ids: Sequence[int]) -> ConstraintFactory:
@@ -27,3 +27,8 @@ def create(tokenizer_file: Path, vocab_size: int, stop_ids: Sequence[int]) -> Co
     from outrider_adapters.grammar.factory import XGrammarFactory  # needs the optional package
 
     return XGrammarFactory(tokenizer_file, vocab_size, stop_ids)
+
+
+def loader() -> ConstraintLoader:
+    """What makes factories of grammar constraints (entry point ``outrider.constraints``)."""
+    return create

@@ -67,7 +67,15 @@ class LlamaLoader(TargetLoader):
         weights.finish(title)
         codec = read_codec(checkpoint)
         notes.extend(codec.notes if codec is not None else ("no tokenizer was found, only token ids can be used",))
-        return Target(stack, weights=stack.weights, codec=codec, eos_ids=config.eos_ids, notes=tuple(notes))
+        tokenizer = checkpoint.directory / "tokenizer.json"
+        return Target(
+            stack,
+            weights=stack.weights,
+            codec=codec,
+            eos_ids=config.eos_ids,
+            tokenizer_file=tokenizer if tokenizer.is_file() else None,
+            notes=tuple(notes),
+        )
 
     def describe(self, checkpoint: Checkpoint) -> Description:
         """What the checkpoint is and what is wrong with it, from config and tensor headers alone."""

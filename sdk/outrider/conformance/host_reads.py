@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -32,11 +33,14 @@ _WAITING = frozenset(
 )
 _INDEXING = frozenset({_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default})
 # On a CPU these read the memory itself, so no operator shows.
-_TO_THE_HOST = frozenset({Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__repr__})
+_TO_THE_HOST = cast(
+    "frozenset[Callable[..., object]]",
+    frozenset({Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__repr__}),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - partly annotated
+)
 
 
 @contextmanager
-def forbid_host_reads() -> Iterator[None]:
+def forbid_host_reads() -> Generator[None]:
     """A block in which no operator may make the host wait for the device; what a graph capture needs.
 
     Raises:
@@ -68,7 +72,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
             _refuse(func)
         if func is _aten.repeat_interleave.Tensor and given.get("output_size") is None:
             _refuse(f"{func} without output_size")
-        if func in _INDEXING and isinstance(args[1], Sequence) and any(map(_is_boolean, args[1])):
+        if func in _INDEXING and any(map(_is_boolean, cast("Sequence[object]", args[1]))):
             _refuse(f"{func} by a boolean mask")
         return func(*args, **given)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -79,7 +79,7 @@ class Faults:
         return condition
 
     @contextmanager
-    def catching(self) -> Iterator[None]:
+    def catching(self) -> Generator[None]:
         """Turn an exception of the implementation into a fault."""
         try:
             yield

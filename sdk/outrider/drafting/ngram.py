@@ -61,7 +61,8 @@ class NgramDrafter:
         # What followed, from `end` + 1 to the root, over and over.
         period_B = (state.lengths - ends_B).clamp_(min=1)
         places_BK = ends_B[:, None] + 1 + self._steps_K.remainder(period_B[:, None])
-        tokens_BK = history_BC.gather(1, places_BK.clamp_(max=history_BC.shape[1] - 1))
+        # Rows that draft nothing are padding; the clamp keeps theirs to tokens of the sequence.
+        tokens_BK = history_BC.gather(1, places_BK.minimum(state.lengths[:, None]))
         return self._layout.proposal(tokens_BK, draft_lengths(state, self.shape) * found_B)
 
     def move_row(self, source: int, destination: int) -> None:

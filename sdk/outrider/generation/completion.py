@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attrs import frozen
+from attrs import field, frozen
+from torch import Tensor
 
 from outrider.errors import OutriderError
+from outrider.types.outputs import TokenLogprobs
 from outrider.types.request import FinishReason
 
 __all__ = ["BatchResult", "Completion", "Statistics", "TextDelta"]
@@ -50,6 +52,10 @@ class Statistics:
 class Completion:
     """One finished prompt. ``index``: its place among the prompts given. ``error`` is set when it failed.
 
+    ``stop``: the stop string or sequence that ended it. ``logprobs``: one per token, where asked. ``hidden_states``: where
+    asked, ``[R, H]`` on the model's device; row i is the final-norm state at position i (``full``, R = prompt + tokens - 1),
+    or the newest state of every pass (``last``).
+
     ``accept_lengths`` has one entry per round, bonus included, uncut; the first token comes from prefill, in no round.
     """
 
@@ -60,6 +66,9 @@ class Completion:
     finish_reason: FinishReason
     accept_lengths: tuple[int, ...]
     statistics: Statistics
+    stop: str | tuple[int, ...] | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    hidden_states: Tensor | None = field(default=None, eq=False, repr=False)
     error: OutriderError | None = None
 
 

@@ -6,21 +6,34 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 from typing_extensions import Unpack
 
+from outrider import registry
 from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import InputError, OutriderError, RequestFailedError
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta, totals
+from outrider.generation.progress import NoText, PromptProgress
 from outrider.generation.settings import RequestSettings, SettingKeywords
-from outrider.interfaces import AttnBackend, GraphRunner, Target
+from outrider.interfaces import (
+    AttnBackend,
+    ConstraintFactory,
+    GraphRunner,
+    Target,
+    TextCodec,
+    TokenConstraint,
+    Verifier,
+)
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
-from outrider.text.detokenize import IncrementalDetokenizer
-from outrider.types import RequestId
-from outrider.types.request import Emission, FinishReason, Request
+from outrider.text.stops import StopMatcher
+from outrider.types import CaptureHiddenMode, OutputWants, RequestId
+from outrider.types.request import Emission, Request
 
 __all__ = ["Prompt", "SpeculativeModel"]
+
+GRAMMAR = "xgrammar"
+"""The installed implementation of grammars that settings use."""
 
 
 @frozen
@@ -41,20 +54,6 @@ class Prompt:
 PromptLike = str | Sequence[int] | Prompt
 
 
-@define(eq=False)
-class _Progress:
-    """One prompt on its way."""
-
-    index: int
-    prompt_ids: tuple[int, ...]
-    detokenizer: IncrementalDetokenizer | None
-    started: float
-    token_ids: list[int] = field(factory=list[int])
-    text: str = ""
-    accept_lengths: list[int] = field(factory=list[int])
-    passes: int = 0
-
-
 class SpeculativeModel:
     """A target with an optional drafter, ready to generate. Not thread-safe.
 
@@ -68,21 +67,32 @@ class SpeculativeModel:
         *,
         attention: AttnBackend,
         runner: Callable[[], GraphRunner],
+        verifier: Verifier | None = None,
         options: EngineOptions | None = None,
     ) -> None:
-        """``runner`` makes a fresh runner for each engine."""
+        """``runner`` makes a fresh runner for each engine. ``verifier`` ``None`` is `ExactVerifier`."""
         self.target = target
         self.drafter = drafter
         self._attention = attention
         self._runner = runner
+        self._verifier = verifier
         self._options = EngineOptions() if options is None else options
-        self.engine: Engine = build_engine(target, drafter, attention=attention, runner=runner(), options=self._options)
+        self._grammars: ConstraintFactory | None = None
+        self.engine: Engine = build_engine(
+            target, drafter, attention=attention, runner=runner(), verifier=verifier, options=self._options
+        )
         # Several streams may be open at once: each step's emissions go to the stream that submitted the request.
         self._inboxes: dict[RequestId, deque[Emission]] = {}
 
     def without_draft(self) -> SpeculativeModel:
         """The same target (the same weights) decoding plainly, with an engine of its own."""
-        return SpeculativeModel(self.target, attention=self._attention, runner=self._runner, options=self._options)
+        return SpeculativeModel(
+            self.target,
+            attention=self._attention,
+            runner=self._runner,
+            verifier=self._verifier,
+            options=self._options,
+        )
 
     def generate(self, prompt: PromptLike, **settings: Unpack[SettingKeywords]) -> Completion:
         """The completion of one prompt; ``settings`` as in `RequestSettings`.
@@ -144,12 +154,13 @@ class SpeculativeModel:
     ) -> Iterator[TextDelta]:
         """Deltas of many prompts as they grow, interleaved. Leaving the iterator early ends the requests.
 
-        Other streams of this model may be open meanwhile; they share the engine's rows. Prompts are taken from ``prompts`` as rows come free, so it may be long or endless.
+        Other streams of this model may be open meanwhile; they share the engine's rows. Prompts are taken from ``prompts``
+        as rows come free, so it may be long or endless.
         """
         base = RequestSettings() if settings is None else settings
         base.check()
         source = enumerate(Prompt.of(prompt) for prompt in prompts)
-        active: dict[RequestId, _Progress] = {}
+        active: dict[RequestId, PromptProgress] = {}
         arrived: deque[Emission] = deque()
         exhausted = False
         try:
@@ -175,11 +186,16 @@ class SpeculativeModel:
                     self._deliver(self.engine.step())
                 while arrived:
                     emission = arrived.popleft()
-                    progress = active[emission.request_id]
-                    if emission.finish_reason is not None:
+                    running = active.get(emission.request_id)
+                    if running is None:
+                        continue  # it ended with a stop, and the device was a round ahead
+                    delta = running.take(emission)
+                    if delta.completion is not None:
                         del active[emission.request_id]
                         del self._inboxes[emission.request_id]
-                    yield self._delta(progress, emission)
+                        if emission.finish_reason is None:
+                            self.engine.cancel(emission.request_id)
+                    yield delta
         finally:
             for request_id in active:
                 del self._inboxes[request_id]
@@ -202,14 +218,41 @@ class SpeculativeModel:
             if inbox is not None:
                 inbox.append(emission)
 
-    def _submit(self, index: int, prompt: Prompt, base: RequestSettings) -> tuple[RequestId, _Progress]:
+    def _submit(self, index: int, prompt: Prompt, base: RequestSettings) -> tuple[RequestId, PromptProgress]:
         settings = base if prompt.settings is None else prompt.settings
-        settings.check()
+        settings.check(self.target.stack.spec.vocab_size)
         prompt_ids = self._token_ids(prompt.content)
-        codec = self.target.codec
-        request_id = self.engine.submit(Request(prompt_ids, settings.max_new_tokens, settings.sampling()))
-        detokenizer = None if codec is None else IncrementalDetokenizer(codec)
-        return request_id, _Progress(index, prompt_ids, detokenizer, time.perf_counter())
+        request = Request(
+            prompt_ids,
+            settings.max_new_tokens,
+            settings.sampling(),
+            eos_ids=settings.eos_ids(),
+            draft_cap=settings.max_draft_tokens,
+            wants=_wants(settings),
+        )
+        matcher = StopMatcher(settings.stops(), self._codec(settings))
+        request_id = self.engine.submit(request, constraint=self._constraint(settings))
+        hidden_mode = settings.wants().hidden
+        return request_id, PromptProgress(index, prompt_ids, matcher, hidden_mode, self.engine.draft_depth)
+
+    def _codec(self, settings: RequestSettings) -> TextCodec:
+        if self.target.codec is not None:
+            return self.target.codec
+        if settings.stop:
+            raise InputError(f"{self.target.stack.spec.name} has no tokenizer, so no stop string can be found")
+        return NoText()
+
+    def _constraint(self, settings: RequestSettings) -> TokenConstraint | None:
+        grammar = settings.grammar()
+        if grammar is None:
+            return None
+        if self._grammars is None:
+            if self.target.tokenizer_file is None:
+                raise InputError(f"{self.target.stack.spec.name} has no tokenizer.json, which a grammar needs")
+            load = registry.constraints(GRAMMAR)
+            vocab_size = self.target.stack.spec.vocab_size
+            self._grammars = load(self.target.tokenizer_file, vocab_size, self.target.eos_ids)
+        return self._grammars.compile(grammar)
 
     def _token_ids(self, content: str | tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(content, str):
@@ -217,41 +260,6 @@ class SpeculativeModel:
         if self.target.codec is None:
             raise InputError(f"{self.target.stack.spec.name} has no tokenizer; give the prompt as token ids")
         return tuple(self.target.codec.encode(content))
-
-    def _delta(self, progress: _Progress, emission: Emission) -> TextDelta:
-        progress.passes += 1
-        progress.token_ids += emission.token_ids
-        if emission.accept_length is not None:
-            progress.accept_lengths.append(emission.accept_length)
-        text = ""
-        if progress.detokenizer is not None:
-            text = progress.detokenizer.push(emission.token_ids)
-            if emission.finish_reason is not None:
-                text += progress.detokenizer.flush()
-        progress.text += text
-        completion = None
-        if emission.finish_reason is not None:
-            completion = self._completion(progress, emission.finish_reason, emission.error)
-        return TextDelta(progress.index, text, emission.token_ids, completion)
-
-    def _completion(self, progress: _Progress, reason: FinishReason, error: OutriderError | None) -> Completion:
-        statistics = Statistics(
-            num_tokens=len(progress.token_ids),
-            num_target_passes=progress.passes,
-            accept_lengths=tuple(progress.accept_lengths),
-            draft_depth=self.engine.draft_depth,
-            seconds=time.perf_counter() - progress.started,
-        )
-        return Completion(
-            index=progress.index,
-            prompt_token_ids=progress.prompt_ids,
-            token_ids=tuple(progress.token_ids),
-            text=progress.text,
-            finish_reason=reason,
-            accept_lengths=statistics.accept_lengths,
-            statistics=statistics,
-            error=error,
-        )
 
     def _refused(self, index: int, error: OutriderError) -> Completion:
         return evolve(self._cancelled(index, [], ""), finish_reason="error", error=error)
@@ -266,3 +274,11 @@ def _settings(values: SettingKeywords) -> RequestSettings:
     if unknown:
         raise InputError(f"unknown settings {', '.join(unknown)}; known are {', '.join(RequestSettings.names())}")
     return RequestSettings().override(values)
+
+
+def _wants(settings: RequestSettings) -> OutputWants:
+    """What the engine must give: where a stop may cut a round, the state to keep is known only afterwards."""
+    wants = settings.wants()
+    if wants.hidden is CaptureHiddenMode.LAST and (settings.stop or settings.stop_sequences):
+        return evolve(wants, hidden=CaptureHiddenMode.FULL)
+    return wants

@@ -1,32 +1,70 @@
-"""Every setting of a request, named once: Python keywords, command-line flags and JSONL fields are made from this table."""
+"""Every setting of a request, named once: Python keywords, flags and fields of input lines are made from this table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, Never, TypedDict, cast
 
 import attrs
 from attrs import field, frozen
 
 from outrider.errors import InputError, Problems
-from outrider.types import SamplingParams
+from outrider.generation.values import (
+    id_lists,
+    ids,
+    integer,
+    items,
+    json_object,
+    number,
+    switch,
+    text,
+    texts,
+    token_bias,
+)
+from outrider.interfaces import GrammarSpec
+from outrider.text.stops import StopRules
+from outrider.types import CaptureHiddenMode, OutputWants, SamplingParams
 
 __all__ = ["RequestSettings", "SettingKeywords"]
 
+Reader = Callable[[object], object]
 
-def _described(help_text: str) -> dict[str, str]:
-    return {"help": help_text}
+
+def _setting(read: Reader, help_text: str, *, optional: bool = False, file: bool = False) -> dict[str, object]:
+    """What a field says of itself: ``read`` turns a JSON value into its own, or raises ValueError with what it expects.
+
+    ``optional``: null is allowed. ``file``: its flag names a file that holds the JSON value.
+    """
+    return {"read": read, "help": help_text, "optional": optional, "file": file}
 
 
 class SettingKeywords(TypedDict, total=False):
     """The keywords of `generate`, for type checkers: the fields of `RequestSettings` (a test holds them together)."""
 
     max_new_tokens: int
+    min_new_tokens: int
     temperature: float
     top_k: int
     top_p: float
     min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    banned_token_ids: Sequence[int]
+    allowed_token_ids: Sequence[int] | None
     seed: int
+    stop: str | Sequence[str]
+    stop_sequences: Sequence[Sequence[int]]
+    include_stop: bool
+    eos_token_ids: Sequence[int] | None
+    ignore_eos: bool
+    max_draft_tokens: int | None
+    logprobs: int | None
+    hidden_states: Literal["null", "last", "full"]
+    json_schema: Mapping[str, object] | None
+    regex: str | None
 
 
 @frozen(kw_only=True)
@@ -35,12 +73,60 @@ class RequestSettings:
     an input line; a line overrides a flag.
     """
 
-    max_new_tokens: int = field(default=128, metadata=_described("Most tokens to generate for a prompt."))
-    temperature: float = field(default=0.0, metadata=_described("Sampling temperature; 0 is greedy."))
-    top_k: int = field(default=0, metadata=_described("Keep the k most probable tokens; 0 keeps all."))
-    top_p: float = field(default=1.0, metadata=_described("Keep the smallest set of tokens with this probability."))
-    min_p: float = field(default=0.0, metadata=_described("Drop tokens below this share of the most probable one."))
-    seed: int = field(default=0, metadata=_described("Seed of the sampling noise; same seed, same text."))
+    max_new_tokens: int = field(default=128, metadata=_setting(integer, "Most tokens to generate for a prompt."))
+    min_new_tokens: int = field(
+        default=0, metadata=_setting(integer, "No end-of-sequence id before this many tokens; stop strings still end.")
+    )
+    temperature: float = field(default=0.0, metadata=_setting(number, "Sampling temperature; 0 is greedy."))
+    top_k: int = field(default=0, metadata=_setting(integer, "Sample from the k most probable tokens; 0 from all."))
+    top_p: float = field(
+        default=1.0, metadata=_setting(number, "Sample from the fewest tokens that have this probability together.")
+    )
+    min_p: float = field(
+        default=0.0, metadata=_setting(number, "Drop tokens less probable than this share of the most probable one.")
+    )
+    repetition_penalty: float = field(
+        default=1.0, metadata=_setting(number, "Above 1, tokens of prompt and output become less likely.")
+    )
+    presence_penalty: float = field(
+        default=0.0, metadata=_setting(number, "Taken from the logit of every token of the output.")
+    )
+    frequency_penalty: float = field(
+        default=0.0, metadata=_setting(number, "Taken from the logit of a token for each time the output holds it.")
+    )
+    logit_bias: Mapping[int, float] = field(
+        factory=dict[int, float], metadata=_setting(token_bias, "Added to logits, by token id.")
+    )
+    banned_token_ids: tuple[int, ...] = field(default=(), metadata=_setting(ids, "Ids that are never generated."))
+    allowed_token_ids: tuple[int, ...] | None = field(
+        default=None, metadata=_setting(ids, "Only these ids are generated.", optional=True)
+    )
+    seed: int = field(default=0, metadata=_setting(integer, "Seed of the sampling noise; same seed, same text."))
+    stop: tuple[str, ...] = field(default=(), metadata=_setting(texts, "A text that ends the output."))
+    stop_sequences: tuple[tuple[int, ...], ...] = field(
+        default=(), metadata=_setting(id_lists, "A list of ids that ends the output.")
+    )
+    include_stop: bool = field(default=False, metadata=_setting(switch, "Whether the text keeps what ended it."))
+    eos_token_ids: tuple[int, ...] | None = field(
+        default=None, metadata=_setting(ids, "Ids that end the output, in place of the target's own.", optional=True)
+    )
+    ignore_eos: bool = field(default=False, metadata=_setting(switch, "Go on past end-of-sequence ids."))
+    max_draft_tokens: int | None = field(
+        default=None, metadata=_setting(integer, "Longest draft for this request; 0 drafts nothing.", optional=True)
+    )
+    logprobs: int | None = field(
+        default=None,
+        metadata=_setting(integer, "Give log-probabilities of each token and of the n most probable.", optional=True),
+    )
+    hidden_states: Literal["null", "last", "full"] = field(
+        default="null", metadata=_setting(text, "Final-norm hidden states to give with a completion (Python only).")
+    )
+    json_schema: Mapping[str, object] | None = field(
+        default=None, metadata=_setting(json_object, "JSON schema that the output fulfils.", optional=True, file=True)
+    )
+    regex: str | None = field(
+        default=None, metadata=_setting(text, "Regular expression that the whole output matches.", optional=True)
+    )
 
     def override(self, values: Mapping[str, object]) -> RequestSettings:
         """These settings with ``values`` (a JSON object) in place of some; unknown names are for the caller to refuse.
@@ -54,34 +140,46 @@ class RequestSettings:
                 name = attribute.name
                 if name not in values:
                     continue
-                value, expected = _coerced(values[name], attribute.default)
-                if expected:
-                    problems.add(f"'{name}' is {values[name]!r}, expected {expected}")
-                changes[name] = value
-        return attrs.evolve(self, **cast("SettingKeywords", changes))
+                value = values[name]
+                if value is None and attribute.metadata["optional"]:
+                    changes[name] = None
+                    continue
+                try:
+                    changes[name] = cast("Reader", attribute.metadata["read"])(value)
+                except ValueError as error:
+                    problems.add(f"'{name}' is {value!r}, expected {error}")
+        # Every value has been read by its own field's reader, which no type checker can follow through the table.
+        return attrs.evolve(self, **cast("dict[str, Never]", changes))
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """The names of all settings."""
         return [attribute.name for attribute in attrs.fields(cls)]
 
-    def check(self) -> None:
-        """Refuse values out of range.
+    def check(self, vocab_size: int | None = None) -> None:
+        """Refuse values out of range and combinations that cannot be honoured.
 
         Raises:
             InputError: all faults at once.
         """
         with Problems("settings", InputError) as problems:
-            for name, value, allowed, fits in (
-                ("max_new_tokens", self.max_new_tokens, "1 or more", self.max_new_tokens >= 1),
-                ("temperature", self.temperature, "0 or more", 0.0 <= self.temperature < float("inf")),
-                ("top_k", self.top_k, "0 or more", self.top_k >= 0),
-                ("top_p", self.top_p, "above 0, to 1", 0.0 < self.top_p <= 1.0),
-                ("min_p", self.min_p, "0 to 1", 0.0 <= self.min_p <= 1.0),
-                ("seed", self.seed, "0 to 2**63 - 1", 0 <= self.seed < 1 << 63),
-            ):
+            for name, value, allowed, fits in self._ranges():
                 if not fits:
                     problems.add(f"'{name}' is {value}, allowed is {allowed}")
+            for name, listed in self._token_ids():
+                outside = sorted({i for i in listed if i < 0 or (vocab_size is not None and i >= vocab_size)})
+                if outside:
+                    allowed = "0 or more" if vocab_size is None else f"0 to {vocab_size - 1}"
+                    problems.add(f"'{name}' holds {', '.join(map(str, outside[:5]))}, allowed is {allowed}")
+            if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(self.banned_token_ids):
+                problems.add("'allowed_token_ids' without 'banned_token_ids' leaves no token to generate")
+            if self.json_schema is not None and self.regex is not None:
+                problems.add("'json_schema' and 'regex' are both given; one grammar can hold at a time")
+            if self.min_new_tokens and (self.json_schema is not None or self.regex is not None):
+                problems.add("'min_new_tokens' with a grammar: a complete text could neither end nor go on; drop one")
+            if self.ignore_eos and (self.json_schema is not None or self.regex is not None):
+                problems.add("'ignore_eos' with a grammar: a complete text could not end; drop one")
+            self._stop_rules(problems)
 
     def sampling(self) -> SamplingParams:
         """The part that chooses tokens."""
@@ -90,23 +188,84 @@ class RequestSettings:
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            banned_token_ids=self.banned_token_ids,
+            allowed_token_ids=self.allowed_token_ids,
+            min_new_tokens=self.min_new_tokens,
             seed=self.seed,
         )
 
+    def stops(self) -> StopRules:
+        """The part that ends a request by text or by token sequence."""
+        return StopRules(self.stop, self.stop_sequences, self.include_stop)
 
-def _coerced(value: object, like: object) -> tuple[object, str]:
-    """``value`` as the type of ``like``, and what was expected where it cannot be."""
-    if isinstance(like, bool):
-        return (value, "") if isinstance(value, bool) else (like, "true or false")
-    if isinstance(value, bool):
-        return like, "a number"
-    if isinstance(like, int):
-        return (value, "") if isinstance(value, int) else (like, "a whole number")
-    if isinstance(like, float):
-        return (float(value), "") if isinstance(value, (int, float)) else (like, "a number")
-    if isinstance(like, tuple):
-        items: Sequence[object] = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else [value]
-        if all(isinstance(item, str) for item in items):
-            return tuple(items), ""
-        return cast("object", like), "a string or a list of strings"
-    return (value, "") if isinstance(value, str) else (like, "a string")
+    def wants(self) -> OutputWants:
+        """The part that asks for outputs beside tokens."""
+        return OutputWants(self.logprobs, CaptureHiddenMode[self.hidden_states.upper()])
+
+    def eos_ids(self) -> tuple[int, ...] | None:
+        """Ids that end the request; ``None`` for the target's own."""
+        return () if self.ignore_eos else self.eos_token_ids
+
+    def grammar(self) -> GrammarSpec | None:
+        """The language of the output, if it is bound to one."""
+        if self.json_schema is not None:
+            return GrammarSpec.from_json_schema(self.json_schema)
+        return None if self.regex is None else GrammarSpec("regex", self.regex)
+
+    def _ranges(self) -> Iterable[tuple[str, object, str, bool]]:
+        finite = math.isfinite
+        return (
+            ("max_new_tokens", self.max_new_tokens, "1 or more", self.max_new_tokens >= 1),
+            (
+                "min_new_tokens",
+                self.min_new_tokens,
+                "0 to max_new_tokens",
+                0 <= self.min_new_tokens <= max(self.max_new_tokens, 0),
+            ),
+            ("temperature", self.temperature, "0 or more", finite(self.temperature) and self.temperature >= 0),
+            ("top_k", self.top_k, "0 or more", self.top_k >= 0),
+            ("top_p", self.top_p, "above 0, to 1", 0 < self.top_p <= 1),
+            ("min_p", self.min_p, "0 to 1", 0 <= self.min_p <= 1),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                "above 0",
+                finite(self.repetition_penalty) and self.repetition_penalty > 0,
+            ),
+            ("presence_penalty", self.presence_penalty, "a finite number", finite(self.presence_penalty)),
+            ("frequency_penalty", self.frequency_penalty, "a finite number", finite(self.frequency_penalty)),
+            (
+                "logit_bias",
+                dict(self.logit_bias),
+                "finite numbers, or -inf",
+                all(finite(value) or value == -math.inf for value in self.logit_bias.values()),
+            ),
+            ("seed", self.seed, "0 to 2**63 - 1", 0 <= self.seed < 1 << 63),
+            ("max_draft_tokens", self.max_draft_tokens, "0 or more", (self.max_draft_tokens or 0) >= 0),
+            ("logprobs", self.logprobs, "0 or more", (self.logprobs or 0) >= 0),
+            (
+                "hidden_states",
+                self.hidden_states,
+                "null, last or full",
+                self.hidden_states.upper() in CaptureHiddenMode.__members__,
+            ),
+        )
+
+    def _token_ids(self) -> Iterable[tuple[str, Iterable[int]]]:
+        return (
+            ("logit_bias", self.logit_bias),
+            ("banned_token_ids", self.banned_token_ids),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+            ("eos_token_ids", self.eos_token_ids or ()),
+            ("stop_sequences", items(self.stop_sequences)),
+        )
+
+    def _stop_rules(self, problems: Problems) -> None:
+        try:
+            self.stops()
+        except InputError as error:
+            problems.add(str(error))

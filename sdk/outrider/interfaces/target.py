@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from attrs import frozen
@@ -60,7 +61,8 @@ class StateRollback(Protocol):
 class Target:
     """A target model ready to be served. Only ``stack`` is needed; every further power is a field, never a guess.
 
-    ``eos_ids``: ids that end a sequence. ``notes``: choices the loader made where the checkpoint is silent.
+    ``eos_ids``: ids that end a sequence. ``tokenizer_file``: its ``tokenizer.json``, for grammars.
+    ``notes``: choices the loader made where the checkpoint is silent.
     """
 
     stack: LayerStackProvider
@@ -69,4 +71,5 @@ class Target:
     media: MultimodalProvider | None = None
     rollback: StateRollback | None = None
     eos_ids: tuple[int, ...] = ()
+    tokenizer_file: Path | None = None
     notes: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from outrider.registry.loading import describe, load_draft, load_target, target_refusal
 from outrider.registry.parts import (
     ATTENTION,
+    CONSTRAINTS,
     DRAFTS,
     INSTALLED,
     PAIRS,
@@ -13,6 +14,7 @@ from outrider.registry.parts import (
     Group,
     Registry,
     attention,
+    constraints,
     draft_loaders,
     names,
     pair,
@@ -23,6 +25,7 @@ from outrider.registry.parts import (
 
 __all__ = [
     "ATTENTION",
+    "CONSTRAINTS",
     "DRAFTS",
     "INSTALLED",
     "PAIRS",
@@ -31,6 +34,7 @@ __all__ = [
     "Group",
     "Registry",
     "attention",
+    "constraints",
     "describe",
     "draft_loaders",
     "load_draft",

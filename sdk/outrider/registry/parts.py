@@ -19,10 +19,11 @@ from typing import Generic, TypeVar, cast
 from attrs import frozen
 
 from outrider.errors import ConfigurationError, PluginError
-from outrider.interfaces import AttnBackend, DraftLoader, GraphRunner, ModelPair, TargetLoader
+from outrider.interfaces import AttnBackend, ConstraintLoader, DraftLoader, GraphRunner, ModelPair, TargetLoader
 
 __all__ = [
     "ATTENTION",
+    "CONSTRAINTS",
     "DRAFTS",
     "INSTALLED",
     "PAIRS",
@@ -31,6 +32,7 @@ __all__ = [
     "Group",
     "Registry",
     "attention",
+    "constraints",
     "draft_loaders",
     "names",
     "pair",
@@ -55,6 +57,7 @@ DRAFTS: Group[DraftLoader] = Group("outrider.drafts", "draft loader")
 ATTENTION: Group[AttnBackend] = Group("outrider.attention", "attention backend")
 RUNNERS: Group[GraphRunner] = Group("outrider.runners", "runner")
 PAIRS: Group[ModelPair] = Group("outrider.pairs", "model pair")
+CONSTRAINTS: Group[ConstraintLoader] = Group("outrider.constraints", "grammar")
 
 
 class Registry:
@@ -219,3 +222,8 @@ def runner(name: str) -> GraphRunner:
 def pair(name: str) -> ModelPair:
     """The model pair ``name``; raises what `Registry.create` does."""
     return INSTALLED.create(PAIRS, name)
+
+
+def constraints(name: str) -> ConstraintLoader:
+    """What makes grammar constraints, by ``name``; raises what `Registry.create` does."""
+    return INSTALLED.create(CONSTRAINTS, name)

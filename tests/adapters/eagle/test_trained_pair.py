@@ -17,10 +17,10 @@ from attrs import evolve
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from outrider.checkpoint import Checkpoint
+from outrider.checkpoint import Checkpoint, load_hot_tokens
 from outrider.interfaces import BoundDraft, LoadOptions, ModelPair, Target
 from outrider.types import AttentionSpec, DraftOverrides, HiddenTap, ModelSpec, StackInputs, TapConvention
-from outrider_adapters.eagle import Eagle3Loader, EagleLoader, read_hot_tokens
+from outrider_adapters.eagle import Eagle3Loader, EagleLoader
 from tests.adapters.eagle.reference import ReferenceAttention
 from tests.adapters.eagle.targets import CPU, SpecOnlyStack, TwoTensors
 
@@ -177,7 +177,7 @@ def test_wrong_taps_cost_acceptance(overrides: DraftOverrides, tiny_pair: ModelP
 
 
 def test_hot_tokens_keep_the_rows_of_the_targets_head(tiny_pair: ModelPair, target: CachelessTarget) -> None:
-    hot = read_hot_tokens(tiny_pair.drafts[1] / "hot_tokens.json")
+    hot = load_hot_tokens(tiny_pair.drafts[1] / "hot_tokens.json")
     checkpoint, loader = Checkpoint(tiny_pair.drafts[1]), EagleLoader()
     whole = loader.load(checkpoint, OPTIONS).bind(target.target)
     sliced = loader.load(checkpoint, evolve(OPTIONS, overrides=DraftOverrides(hot_tokens=hot))).bind(target.target)

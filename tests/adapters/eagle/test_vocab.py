@@ -1,9 +1,6 @@
-"""d2t, t2d and hot-token lists: maps to target ids, and maps that are refused."""
+"""d2t and t2d: maps to target ids, and maps that are refused."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outrider.errors import CheckpointError, Problems
-from outrider_adapters.eagle.vocab import HotTokens, hot_tokens, read_hot_tokens, target_ids_from_offsets
+from outrider_adapters.eagle.vocab import target_ids_from_offsets
 
 VOCAB = 40
 
@@ -65,44 +62,3 @@ REFUSED = {
 def test_wrong_maps_are_refused_with_both_sides(d2t: Tensor | None, t2d: Tensor | None, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         convert(d2t, t2d, 4)
-
-
-@given(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=60))
-def test_hot_tokens_keep_their_order_and_lose_their_repeats(listed: list[int]) -> None:
-    with Problems("list", CheckpointError) as problems:
-        hot = hot_tokens(tuple(listed), VOCAB, problems)
-    assert sorted(hot.ids) == sorted(set(listed))
-    first_places = [listed.index(token) for token in hot.ids]
-    assert first_places == sorted(first_places)
-    assert len(hot.ids) + hot.num_repeats == len(listed)
-
-
-@pytest.mark.parametrize("listed", [(), (3, VOCAB), (-1, 3)])
-def test_impossible_hot_tokens_are_refused(listed: tuple[int, ...]) -> None:
-    with (
-        pytest.raises(CheckpointError, match=r"empty|outside the target's 0 to 39"),
-        Problems("list", CheckpointError) as problems,
-    ):
-        hot_tokens(listed, VOCAB, problems)
-
-
-def test_token_files_are_read_as_json_or_by_opt_in(tmp_path: Path) -> None:
-    (tmp_path / "hot.json").write_text(json.dumps([5, 3, 5]))
-    assert read_hot_tokens(tmp_path / "hot.json") == (5, 3, 5)
-    for name, stored in (("list.pt", [5, 3, 5]), ("tensor.pt", torch.tensor([5, 3, 5]))):
-        torch.save(stored, tmp_path / name)
-        with pytest.raises(CheckpointError, match="pickled"):
-            read_hot_tokens(tmp_path / name)
-        assert read_hot_tokens(tmp_path / name, allow_pickle=True) == (5, 3, 5)
-    for content in ('{"a": 1}', "[1, 2.5]", "[true]", "[", '"text"'):
-        (tmp_path / "bad.json").write_text(content)
-        with pytest.raises(CheckpointError, match=r"expected a list|cannot be read"):
-            read_hot_tokens(tmp_path / "bad.json")
-    torch.save(torch.tensor([0.5]), tmp_path / "half.pt")
-    with pytest.raises(CheckpointError, match="no whole numbers"):
-        read_hot_tokens(tmp_path / "half.pt", allow_pickle=True)
-
-
-def test_kept_ids_are_a_value() -> None:
-    with Problems("list", CheckpointError) as problems:
-        assert hot_tokens((7, 7, 2), VOCAB, problems) == HotTokens((7, 2), 1)

@@ -1,0 +1,94 @@
+"""Readers of setting values: each turns a JSON value into its own type, or raises ValueError with what it expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+__all__ = ["id_lists", "ids", "integer", "items", "json_object", "number", "switch", "text", "texts", "token_bias"]
+
+
+def integer(value: object) -> int:
+    """A whole number; truth values are none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError("a whole number")
+
+
+def number(value: object) -> float:
+    """A number; truth values are none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError("a number")
+
+
+def switch(value: object) -> bool:
+    """True or false."""
+    if isinstance(value, bool):
+        return value
+    raise ValueError("true or false")
+
+
+def text(value: object) -> str:
+    """A string."""
+    if isinstance(value, str):
+        return value
+    raise ValueError("a string")
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Strings; one alone counts as a list of one."""
+    found = [value] if isinstance(value, str) else _sequence(value)
+    if found is None or not all(isinstance(each, str) for each in found):
+        raise ValueError("a string or a list of strings")
+    return tuple(cast("Sequence[str]", found))
+
+
+def ids(value: object) -> tuple[int, ...]:
+    """Token ids."""
+    found = _sequence(value)
+    if found is None:
+        raise ValueError("a list of token ids")
+    try:
+        return tuple(integer(each) for each in found)
+    except ValueError as error:
+        raise ValueError("a list of token ids") from error
+
+
+def id_lists(value: object) -> tuple[tuple[int, ...], ...]:
+    """Lists of token ids; one list of ids alone counts as a list of one."""
+    found = _sequence(value)
+    if found is None:
+        raise ValueError("lists of token ids")
+    if found and all(isinstance(each, int) for each in found):
+        return (ids(found),)
+    return tuple(ids(each) for each in found)
+
+
+def token_bias(value: object) -> Mapping[int, float]:
+    """Numbers by token id; JSON writes the ids as strings."""
+    expected = "an object of numbers by token id"
+    if not isinstance(value, Mapping):
+        raise ValueError(expected)
+    try:
+        return {int(str(key)): number(each) for key, each in cast("Mapping[object, object]", value).items()}
+    except ValueError as error:
+        raise ValueError(expected) from error
+
+
+def json_object(value: object) -> Mapping[str, object]:
+    """A JSON object."""
+    if not isinstance(value, Mapping) or not all(
+        isinstance(key, str) for key in cast("Mapping[object, object]", value)
+    ):
+        raise ValueError("a JSON object")
+    return cast("Mapping[str, object]", value)
+
+
+def items(lists: Iterable[Iterable[int]]) -> Iterable[int]:
+    """Every item of every list."""
+    return (item for each in lists for item in each)
+
+
+def _sequence(value: object) -> Sequence[object] | None:
+    return cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else None
