@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
+import torch.nn.functional as functional
 from attrs import frozen
 from torch import Tensor
 
@@ -15,8 +16,9 @@ from benchmarks._pair import Pair, load_pair
 from benchmarks._race import Answer, agreement
 from outrider import EngineOptions, Request, SamplingParams, build_engine
 from outrider.drafting.builders import DrafterBuilder
+from outrider.interfaces import Target
 from outrider.sampling.noise import exponential_noise, gumbel_noise, noise_bits
-from outrider.types import RequestId
+from outrider.types import RequestId, StackInputs
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend
 from tests.backends.attention_cases import Kind, build, layers_for
@@ -24,9 +26,8 @@ from tests.backends.attention_checks import check_independence, check_values
 
 __all__ = ["Bench", "Outcome", "checks", "run_checks"]
 
-MOSTLY = 0.6
-"""Share of tokens in half precision that must be those of plain decoding. Exact ties are common there (logits have eight
-bits), batches of other shapes break them otherwise, and after one token that differs the rest of a text may differ too."""
+NEAR_TIE = {torch.bfloat16: 0.75, torch.float16: 0.1}
+"""How far apart in float32 two logits may be of which half precision takes the lower one (they range over some 30)."""
 
 
 @frozen
@@ -86,9 +87,7 @@ def generate(
     options = EngineOptions(max_batch_size=batch, page_size=page_size, max_length=512)
     engine = build_engine(pair.target, builder, attention=SdpaBackend(), runner=EagerRunner(), options=options)
     chosen = [SamplingParams()] * len(prompts) if sampling is None else sampling
-    order = [
-        engine.submit(Request(prompt, MAX_NEW_TOKENS, how)) for prompt, how in zip(prompts, chosen, strict=True)
-    ]
+    order = [engine.submit(Request(prompt, MAX_NEW_TOKENS, how)) for prompt, how in zip(prompts, chosen, strict=True)]
     token_ids: dict[RequestId, list[int]] = {request: [] for request in order}
     lengths: dict[RequestId, list[int]] = {request: [] for request in order}
     while engine.has_work:
@@ -119,10 +118,12 @@ def check_greedy(bench: Bench) -> str:
     faults: list[str] = []
     for name, builder, lengths in drafts:
         for batch in bench.batches:
+            # One prompt at a time takes longest; four of them tell enough.
+            some = cases[:4] if batch == 1 else cases
             for page_size in bench.page_sizes:
-                found = generate(pair, builder, [case.prompt for case in cases], batch=batch, page_size=page_size)
+                found = generate(pair, builder, [case.prompt for case in some], batch=batch, page_size=page_size)
                 where = f"{name}, batch {batch}, pages of {page_size}"
-                faults += [f"{where}: {fault}" for fault in _differences(found, cases, lengths)]
+                faults += [f"{where}: {fault}" for fault in _differences(found, some, lengths)]
                 count += 1
     _none_of(faults)
     return f"{count} settings of draft, batch and page size give the reference's tokens and acceptance lengths"
@@ -140,7 +141,7 @@ def check_seeds(bench: Bench) -> str:
     ]
     sampling = [settings[index % len(settings)] for index in range(len(prompts))]
     plain = generate(pair, None, prompts, sampling)
-    drafts = {
+    drafts: dict[str, DrafterBuilder] = {
         "eagle3 chain 5": pair.chain(5),
         "tree 4x5x15": pair.tree(4, 5, 15),
         "static tree": pair.static_tree(),
@@ -160,21 +161,31 @@ def check_seeds(bench: Bench) -> str:
 
 
 def check_half_precision(bench: Bench, dtype: torch.dtype) -> str:
-    """Half precision finishes, and its drafted texts are mostly its own plain ones."""
+    """Half precision finishes, and a drafted text leaves the plain one only where two tokens are all but equally likely.
+
+    Logits of few bits tie often, and batches of other shapes break ties otherwise; what follows is another text.
+    """
     pair, cases = bench.pair(dtype), greedy_cases()
     prompts = [case.prompt for case in cases]
     plain = generate(pair, None, prompts)
-    shares: list[str] = [f"float32's plain tokens {agreement(_answer(plain), [case.continuation for case in cases]):.0%}"]
+    drafts: dict[str, DrafterBuilder] = {"chain 5": pair.chain(5), "tree 4x5x15": pair.tree(4, 5, 15)}
+    notes: list[str] = []
     faults: list[str] = []
-    for name, builder in {"chain 5": pair.chain(5), "tree 4x5x15": pair.tree(4, 5, 15)}.items():
-        found = generate(pair, builder, prompts)
-        share = agreement(_answer(found), plain.token_ids)
+    for name, found in {
+        "plain": plain,
+        **{name: generate(pair, made, prompts) for name, made in drafts.items()},
+    }.items():
+        wanted = [case.continuation for case in cases] if found is plain else plain.token_ids
+        of = "float32's" if found is plain else "its own plain"
         rounds = [length for lengths in found.accept_lengths for length in lengths]
-        shares.append(f"{name} {share:.0%} of its own plain tokens, acceptance {sum(rounds) / len(rounds):.2f}")
-        if share < MOSTLY:
-            faults.append(f"{name}: only {share:.0%} of the tokens are those of plain decoding, {MOSTLY:.0%} are wanted")
+        share = agreement(Answer(found.token_ids, num_passes=0), wanted)
+        notes.append(f"{name} {share:.0%} of {of} tokens, acceptance {sum(rounds) / len(rounds):.2f}")
+        for index, (ids, others) in enumerate(zip(found.token_ids, wanted, strict=True)):
+            gap = _gap(bench.pair().target, prompts[index], ids, others)
+            if not gap <= NEAR_TIE[dtype]:
+                faults.append(f"{name}, prompt {index}: differs from {of} where float32 logits are {gap:.3f} apart")
     _none_of(faults)
-    return "; ".join(shares)
+    return "; ".join(notes)
 
 
 def check_no_synchronisation(bench: Bench) -> str:
@@ -271,9 +282,7 @@ def run_checks(bench: Bench, wanted: dict[str, Callable[[Bench], str]]) -> list[
     return outcomes
 
 
-def _differences(
-    found: Generated, cases: Sequence[Case], lengths: Sequence[TokenIds] | None
-) -> list[str]:
+def _differences(found: Generated, cases: Sequence[Case], lengths: Sequence[TokenIds] | None) -> list[str]:
     faults = [
         f"prompt {index}: not the reference's tokens"
         for index, (ids, case) in enumerate(zip(found.token_ids, cases, strict=True))
@@ -294,8 +303,26 @@ def _none_of(faults: Sequence[str]) -> None:
     assert not faults, f"{len(faults)} faults\n    {shown}"
 
 
-def _answer(found: Generated) -> Answer:
-    return Answer(found.token_ids, num_passes=0)
+@torch.inference_mode()
+def _gap(target: Target, prompt: TokenIds, one: TokenIds, other: TokenIds) -> float:
+    """Distance between the logits of the two tokens at which two continuations part; 0 where they never do."""
+    place = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    if place is None:
+        return 0.0
+    stack = target.stack
+    device = stack.spec.device
+    ids = torch.tensor([*prompt, *one[:place]], device=device)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = (rows.transpose(0, 1) for rows in (q, k, v))
+        scale = stack.spec.layers[layer].scale
+        out = functional.scaled_dot_product_attention(*heads, is_causal=True, scale=scale, enable_gqa=True)
+        return out.transpose(0, 1)
+
+    inputs = StackInputs(torch.arange(len(ids), device=device), attend)
+    last = stack.run_layers(stack.embed(ids), inputs).hidden[-1:]
+    logits = stack.logits(last)[0]
+    return float((logits[one[place]] - logits[other[place]]).abs())
 
 
 def _num_different(one: Tensor, other: Tensor) -> int:

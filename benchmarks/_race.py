@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ class Result:
     @property
     def total_seconds(self) -> float:
         """Time for all prompts: the sum over groups of each group's median."""
-        return sum(statistics.median(times) for times in self.seconds)
+        return math.fsum(statistics.median(times) for times in self.seconds)
 
     @property
     def tokens_per_second(self) -> float:
@@ -87,7 +88,7 @@ class Result:
     @property
     def spread(self) -> float:
         """Half the distance between the fastest and the slowest repetition, as a share of the median."""
-        totals = [sum(times) for times in zip(*self.seconds, strict=True)]
+        totals = [math.fsum(times) for times in zip(*self.seconds, strict=True)]
         return (max(totals) - min(totals)) / 2 / statistics.median(totals)
 
 

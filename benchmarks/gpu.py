@@ -65,7 +65,11 @@ def speed_table(groups: Sequence[tuple[str, int, Sequence[Result]]]) -> Table:
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """One row per check; only the first line of what each found."""
     rows = [
-        (outcome.name, "passed" if outcome.passed else "FAILED", outcome.detail.splitlines()[0] if outcome.detail else "")
+        (
+            outcome.name,
+            "passed" if outcome.passed else "FAILED",
+            outcome.detail.splitlines()[0] if outcome.detail else "",
+        )
         for outcome in outcomes
     ]
     return Table(("check", "", "found"), tuple(rows), frozenset({0, 1, 2}))
@@ -99,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if outcomes:
         report.add(outcome_table(outcomes))
     if groups:
-        report.add("Eager execution, greedy, 64 new tokens, medians of repetitions in which the contestants take turns.")
+        report.add(
+            "Eager execution, greedy, 64 new tokens, medians of repetitions in which the contestants take turns."
+        )
         report.add(speed_table(groups))
     for path in (markdown, None if out_dir is None else out_dir / "gpu.md"):
         if path is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -85,7 +86,7 @@ class ToyLayer:
 
 def random_matrix(generator: torch.Generator, rows: int, columns: int) -> Tensor:
     """``[rows, columns]`` float32 that keeps the scale of what it is applied to."""
-    return torch.randn(rows, columns, generator=generator) * columns**-0.5
+    return torch.randn(rows, columns, generator=generator) / math.sqrt(columns)
 
 
 @frozen(eq=False)

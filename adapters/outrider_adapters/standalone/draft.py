@@ -162,7 +162,8 @@ def _vocabulary(
 def _check_plain_head(stack: LayerStackProvider, head: Tensor, ids: Tensor, problems: Problems) -> None:
     """Note where logits are more than the head's product, so that cutting the head would lose a scale or a cap."""
     spec = stack.spec
-    hidden = torch.linspace(-4.0, 4.0, spec.hidden_size, device=spec.device).to(spec.dtype)[None]
+    # Large, so that a cap shows; within the range of float16.
+    hidden = torch.linspace(-256.0, 256.0, spec.hidden_size, device=spec.device).to(spec.dtype)[None]
     whole, cut = stack.logits(hidden).index_select(1, ids).float(), functional.linear(hidden, head).float()
     if not torch.allclose(whole, cut, rtol=0.02, atol=0.02 * float(whole.abs().amax())):
         problems.add(

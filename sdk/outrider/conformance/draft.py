@@ -191,7 +191,7 @@ class _DraftChecks(DraftPasses):
         memory = self._memory()
         self._run_extend(self._verified(), memory.rows([0] * len(self._lengths), self._lengths))
         everything = Fed(self._draft.embed(self._drafted_ids), self._states)
-        found = self._run_step(everything, memory.tree_rows(self._lengths, TREE))
+        found = self._run_step(self._pick(everything, range(len(self._drafted_ids))), memory.tree_rows(self._lengths, TREE))
         for place, length in enumerate(self._lengths):
             start = self._starts()[place]
             for row in range(count):

@@ -62,12 +62,12 @@ class DraftPasses:
 
     def _verified(self) -> Fed:
         """All verified pairs of all sequences."""
-        return Fed(self._draft.embed(self._ids), self._features)
+        return Fed(self._draft.embed(self._ids), None if self._features is None else self._features.clone())
 
     def _drafted(self) -> Fed:
         """One drafted row below each sequence."""
         rows = len(self._lengths)
-        return Fed(self._draft.embed(self._drafted_ids[:rows]), None if self._states is None else self._states[:rows])
+        return Fed(self._draft.embed(self._drafted_ids[:rows]), None if self._states is None else self._states[:rows].clone())
 
     def _pick(self, fed: Fed, rows: Sequence[int]) -> Fed:
         index = torch.tensor(list(rows), device=fed.embeds.device)

@@ -21,6 +21,11 @@ _WAITING = frozenset(
     {
         _aten._local_scalar_dense.default,
         _aten._unique2.default,
+        # In inference mode composite operators come as they are, not as the ones they are made of.
+        _aten.argwhere.default,
+        _aten.item.default,
+        _aten.nonzero_numpy.default,
+        _aten.where.default,
         _aten.allclose.default,
         _aten.bincount.default,
         _aten.equal.default,
@@ -32,6 +37,7 @@ _WAITING = frozenset(
     }
 )
 _INDEXING = frozenset({_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default})
+_REPEATING = frozenset({_aten.repeat_interleave.Tensor, _aten.repeat_interleave.self_Tensor})
 # On a CPU these read the memory itself, so no operator shows.
 _TO_THE_HOST = cast(
     "frozenset[Callable[..., object]]",
@@ -70,7 +76,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
         given = kwargs or {}
         if func in _WAITING:
             _refuse(func)
-        if func is _aten.repeat_interleave.Tensor and given.get("output_size") is None:
+        if func in _REPEATING and given.get("output_size") is None:
             _refuse(f"{func} without output_size")
         if func in _INDEXING and any(map(_is_boolean, cast("Sequence[object]", args[1]))):
             _refuse(f"{func} by a boolean mask")

@@ -12,6 +12,7 @@ from attrs import frozen
 from outrider.binding import check_attention
 from outrider.drafting.chain import ChainDrafter
 from outrider.drafting.choosing import ProposalMode
+from outrider.drafting.feedback import RoundFeedback
 from outrider.drafting.memory import DraftMemory
 from outrider.drafting.none import NoDrafter
 from outrider.drafting.static_tree import StaticTreeDrafter, check_parents
@@ -33,7 +34,9 @@ __all__ = [
 
 @frozen(eq=False)
 class DrafterParts:
-    """What an engine gives a drafter to build itself from. ``num_rows``: the most requests that run at once."""
+    """What an engine gives a drafter to build itself from. ``num_rows``: the most requests that run at once.
+    ``feedback``: for drafters that adapt to how their rounds go.
+    """
 
     num_rows: int
     target: Target
@@ -41,6 +44,7 @@ class DrafterParts:
     runner: GraphRunner
     page_size: int
     num_pages: int
+    feedback: RoundFeedback
 
     def kv_cache(self, layers: Sequence[AttentionSpec], dtype: torch.dtype) -> KVCache:
         """KV memory for the drafter's own layers, in the pages of the engine's page table."""

@@ -18,9 +18,7 @@ class ChainLayout:
     The tensors it hands out are views that expand one row; nobody may write to them.
     """
 
-    def __init__(
-        self, length: int, num_rows: int, device: torch.device, scratch_slots: int | None = None
-    ) -> None:
+    def __init__(self, length: int, num_rows: int, device: torch.device, scratch_slots: int | None = None) -> None:
         """``scratch_slots`` ``None``: those of a draft model, as `TreeShape.chain` has them."""
         nodes = torch.arange(length + 1, device=device)
         shape = TreeShape.chain(length)

@@ -119,5 +119,7 @@ class NgramBuilder:
             if self.length < 1:
                 problems.add(f"num_draft_tokens is {self.length}, at least 1 is needed")
             if not 1 <= self.min_n <= self.max_n:
-                problems.add(f"n-grams of {self.max_n} down to {self.min_n} tokens are asked; 1 <= min_n <= max_n is needed")
+                problems.add(
+                    f"n-grams of {self.max_n} down to {self.min_n} tokens are asked; 1 <= min_n <= max_n is needed"
+                )
         return NgramDrafter(self.length, parts.num_rows, parts.target.stack.spec.device, self.max_n, self.min_n)

@@ -7,6 +7,7 @@ from attrs import frozen
 
 from outrider.binding import check_attention
 from outrider.drafting.builders import DrafterBuilder, DrafterParts, NoDraftBuilder
+from outrider.drafting.feedback import RoundFeedback
 from outrider.errors import BindError, ConfigurationError, Problems
 from outrider.interfaces import (
     NUM_RESERVED_PAGES,
@@ -80,7 +81,10 @@ def build_engine(
     pages_per_row = -(-(context + builder.slack) // options.page_size)
     num_pages = _num_pages(options, pages_per_row, target, builder)
     pages = PagePool(options.max_batch_size, pages_per_row, num_pages, options.page_size, spec.device)
-    made = builder.build(DrafterParts(options.max_batch_size, target, attention, runner, options.page_size, num_pages))
+    feedback = RoundFeedback()
+    made = builder.build(
+        DrafterParts(options.max_batch_size, target, attention, runner, options.page_size, num_pages, feedback)
+    )
     _check_taps(target, made)
     kv = PagedKVCache(spec.layers, num_pages, options.page_size, spec.dtype, spec.device)
     core = DecodeCore(
@@ -92,6 +96,7 @@ def build_engine(
         kv=kv,
         body=TargetBody(target, made.taps),
         max_prefill_tokens=options.max_prefill_tokens,
+        drafts=made.shape.depth > 0,
     )
     rows = RowStore(
         num_rows=options.max_batch_size,
@@ -107,10 +112,11 @@ def build_engine(
         max_batch_size=options.max_batch_size,
         context_length=context,
         slack=builder.slack,
+        draft_depth=made.shape.depth,
         max_stop_ids=options.max_stop_ids,
         rounds_in_flight=int(spec.device.type == "cuda") if in_flight is None else in_flight,
     )
-    return Engine(core, rows, pages, limits)
+    return Engine(core, rows, pages, limits, feedback)
 
 
 def _check_options(options: EngineOptions, target: Target) -> None:

@@ -78,7 +78,10 @@ class TargetPass:
 
 @frozen(eq=False)
 class DecodeCore:
-    """Target, drafter, verifier and the backends under them: everything a prefill or a round needs but the state."""
+    """Target, drafter, verifier and the backends under them: everything a prefill or a round needs but the state.
+
+    ``drafts``: whether the drafter ever proposes anything, and so wants to see verified rows.
+    """
 
     target: Target
     drafter: Drafter
@@ -88,6 +91,7 @@ class DecodeCore:
     kv: KVCache
     body: TargetBody
     max_prefill_tokens: int
+    drafts: bool
 
     @property
     def spec(self) -> ModelSpec:

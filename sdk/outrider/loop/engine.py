@@ -5,15 +5,18 @@ One step reads: admit, prefill, round, read. An embedder may call the four on th
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 
 import torch
 from attrs import frozen
 
+from outrider.drafting.feedback import RoundFeedback
 from outrider.errors import CapacityError, ClosedError, InputError, NonFiniteLogitsError, OutriderError
 from outrider.interfaces import PageAllocator, PreparedPrompt, TokenConstraint
 from outrider.loop.checks import check_request
+from outrider.loop.clock import RoundClock
 from outrider.loop.core import DecodeCore
 from outrider.loop.prefill import PrefillPrompt, prefill
 from outrider.loop.readback import Arrived, PendingResult
@@ -33,12 +36,14 @@ class EngineLimits:
     """Sizes an engine was built with.
 
     ``context_length``: the most tokens of a sequence. ``slack``: slots past a sequence that a round may write.
+    ``draft_depth``: the most tokens a round can accept before the bonus.
     ``rounds_in_flight``: results the host leaves under way before it reads the oldest (0: read at once).
     """
 
     max_batch_size: int
     context_length: int
     slack: int
+    draft_depth: int
     max_stop_ids: int
     rounds_in_flight: int
 
@@ -54,12 +59,20 @@ class _Waiting:
 class Engine:
     """The speculative loop over many requests. Not thread-safe; one engine, one stream."""
 
-    def __init__(self, core: DecodeCore, rows: RowStore, pages: PageAllocator, limits: EngineLimits) -> None:
+    def __init__(
+        self,
+        core: DecodeCore,
+        rows: RowStore,
+        pages: PageAllocator,
+        limits: EngineLimits,
+        feedback: RoundFeedback | None = None,
+    ) -> None:
         """Wire an engine from its parts; `outrider.loop.build.build_engine` does it from a target and a draft."""
         self._core = core
         self._rows = rows
         self._pages = pages
         self.limits = limits
+        self._clock = RoundClock(RoundFeedback() if feedback is None else feedback, limits.rounds_in_flight)
         self._waiting: deque[_Waiting] = deque()
         self._admitted: list[tuple[RequestTrack, PrefillPrompt]] = []
         self._running: list[RequestTrack] = []
@@ -160,10 +173,11 @@ class Engine:
         if not self._running:
             return
         longest = max(track.upper_total for track in self._running)
+        started = time.perf_counter()
         state = self._rows.view(0, len(self._running), longest)
         constraints = {track.row: track.constraint for track in self._running if track.constraint is not None}
         result = run_round(self._core, state, _wants(self._running), constraints)
-        self._launched(PendingResult.start(result, [track.request_id for track in self._running], "verify"))
+        self._launched(PendingResult.start(result, [track.request_id for track in self._running], "verify", started))
 
     @torch.inference_mode()
     def read(self, leave: int = 0) -> list[Emission]:
@@ -197,7 +211,7 @@ class Engine:
     @property
     def draft_depth(self) -> int:
         """The most tokens a round can accept before the bonus; 0 when nothing drafts."""
-        return self._core.drafter.shape.depth
+        return self.limits.draft_depth
 
     @property
     def report(self) -> DispatchReport:
@@ -215,7 +229,9 @@ class Engine:
         """Take in results, oldest first, until at most ``leave`` are under way; frees the rows of finished requests."""
         while len(self._pending) > leave:
             pending = self._pending.popleft()
-            for request_id, arrived in zip(pending.request_ids, pending.wait(), strict=True):
+            rows = pending.wait()
+            self._clock.arrived(pending, [row.report for row in rows])
+            for request_id, arrived in zip(pending.request_ids, rows, strict=True):
                 track = self._by_id.get(request_id)
                 if track is not None:
                     self._take(track, pending, arrived)

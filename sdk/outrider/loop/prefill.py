@@ -150,7 +150,7 @@ def _run_chunk(
     nothing = NoDrafter(completed, device).propose(finished)
     here = {row: constraints[span.index] for row, span in enumerate(spans[:completed]) if span.index in constraints}
     acceptance = core.verifier.accept(nothing, constrain(logits[:, None, :], nothing, here), finished)
-    if core.drafter.taps or core.drafter.shape.depth:
+    if core.drafts:
         next_tokens = next_tokens.index_copy(0, newest, acceptance.tokens[:, 0])
         core.drafter.extend(
             _verified(batch, done, first, token_ids, next_tokens, indices, positions, last_rows, totals)

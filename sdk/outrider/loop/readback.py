@@ -32,7 +32,7 @@ class Arrived:
 class PendingResult:
     """A result under way, with the requests its rows belonged to when it was launched.
 
-    ``growth``: the most tokens it may give each of them.
+    ``growth``: the most tokens it may give each of them. ``started``: when its launch began (`time.perf_counter`).
     """
 
     request_ids: tuple[RequestId, ...]
@@ -43,9 +43,12 @@ class PendingResult:
     _top_ids: Tensor | None
     _hidden: tuple[Tensor, ...] | None
     _event: torch.cuda.Event | None
+    started: float
 
     @classmethod
-    def start(cls, result: StepResult, request_ids: Sequence[RequestId], phase: str) -> PendingResult:
+    def start(
+        cls, result: StepResult, request_ids: Sequence[RequestId], phase: str, started: float = 0.0
+    ) -> PendingResult:
         """Begin the copies of ``result``; does not wait for them. Hidden states stay on the device."""
         packed, logprobs, top_ids = (_to_host(part) for part in (result.packed, result.logprobs, result.top_ids))
         assert packed is not None
@@ -54,7 +57,7 @@ class PendingResult:
             event = new_event()
             event.record()
         growth = packed.shape[1] - 3
-        return cls(tuple(request_ids), phase, growth, packed, logprobs, top_ids, result.hidden, event)
+        return cls(tuple(request_ids), phase, growth, packed, logprobs, top_ids, result.hidden, event, started)
 
     def wait(self) -> list[Arrived]:
         """The rows, once the copies have arrived."""

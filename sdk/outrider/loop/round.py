@@ -78,7 +78,7 @@ def commit(
         path_BK = torch.where(steps_K <= acceptance.counts[:, None], acceptance.path, steps_K)
         sources_BK = slots_of(state.page_table, state.lengths[:, None] + path_BK, core.kv.page_size)
         core.kv.move(sources_BK[:, 1:].reshape(-1), slots_BK[:, 1:].reshape(-1))
-    if width > 1 or core.drafter.taps:
+    if core.drafts:
         core.drafter.extend(
             VerifiedRows(
                 first_row=0,
