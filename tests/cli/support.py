@@ -20,6 +20,7 @@ from outrider import ChainBuilder, EngineOptions, RequestSettings, SpeculativeMo
 from outrider.checkpoint import Checkpoint
 from outrider.cli import main
 from outrider.errors import NonFiniteLogitsError
+from outrider.generation.drafting import DraftingOptions
 from outrider.generation.model import Prompt, PromptLike
 from outrider.interfaces import AttnBackend, LoadOptions, ModelPair, Target
 
@@ -137,8 +138,10 @@ class Command:
         drafter: bool = True,
     ) -> Ran:
         models: list[Spoiled] = []
+        loads: list[dict[str, object]] = []
 
-        def load(*_: object, options: EngineOptions, **__: object) -> Spoiled:
+        def load(*_: object, options: EngineOptions, **keywords: object) -> Spoiled:
+            loads.append({name: value for name, value in keywords.items() if name in DraftingOptions.names()})
             models.append(Spoiled(self.parts, options, spoil, drafter))
             return models[-1]
 
@@ -147,15 +150,16 @@ class Command:
             result = self.runner.invoke(main, [str(argument) for argument in arguments], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        return Ran(result, models)
+        return Ran(result, models, loads)
 
 
 @frozen(eq=False)
 class Ran:
-    """What a command did, and the models it loaded."""
+    """What a command did, the models it loaded, and what it asked of their drafting."""
 
     result: Result
     models: list[Spoiled]
+    loads: list[dict[str, object]]
 
     @property
     def code(self) -> int:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
+from click.testing import CliRunner
 
 from outrider import Prompt
-from outrider.cli import job
-from tests.cli.support import PROMPTS, Command, Parts, fail_prompt, interrupt_after, lengths, parsed, wrong_token
+from outrider.cli import job, main
+from tests.cli.support import (
+    PROMPTS,
+    Command,
+    Parts,
+    fail_prompt,
+    interrupt_after,
+    lengths,
+    parsed,
+    write_lines,
+    wrong_token,
+)
 
 STATISTICS = ("tokens", "target passes", "mean acceptance length", "acceptance by position", "seconds", "tokens/s")
 
@@ -94,13 +106,21 @@ def test_comparing_finds_a_draft_that_changes_tokens(outrider: Command) -> None:
         (("x", "--runner", "nothing"), "unknown runner 'nothing'; known are: "),
         (("x", "--dtype", "int3"), "'int3' is not one of 'auto', 'float32', 'bfloat16', 'float16'"),
         (("x", "--batch-size", "0"), "0 is not in the range x>=1"),
-        (("x", "--num-draft-tokens", "-1"), "-1 is not in the range x>=0"),
+        (("x", "--num-draft-tokens", "-1"), "num_draft_tokens is -1, 0 (no drafting) or more is needed"),
         (("x", "--max-new-tokens", "0"), "'max_new_tokens' is 0, allowed is 1 or more"),
         (("x", "--temperature", "-1", "--top-p", "2"), "'top_p' is 2.0, allowed is above 0, to 1"),
         (("x", "--temperature", "warm"), "'warm' is not a valid float"),
         (("x", "--compare", "--draft", "none"), "--compare needs drafting"),
         (("x", "--compare", "--num-draft-tokens", "0"), "--compare needs drafting"),
         (("x", "--no-such-flag"), "No such option"),
+        (("x", "--verifier", "block", "--tree-width", "4"), "verifier block is defined for chains only"),
+        (("x", "--verifier", "sure"), "verifier 'sure' is not known; known are: block, exact, rejection, typical"),
+        (("x", "--tree-width", "2", "--tree-depth", "2", "--num-draft-tokens", "7"), "at most k + k²(d - 1) = 6"),
+        (("x", "--tree", "0,2"), "node 2 has parent 2"),
+        (("x", "--tree", "[0,"), "is not JSON"),
+        (("x", "--taps", "2,low"), "'taps' is [2, 'low'], expected a list of boundaries"),
+        (("x", "--drafter", "ngram", "--tree-width", "2", "--proposal", "sampled"), "3 problems"),
+        (("x", "--compare", "--draft", "none", "--drafter", "ngram", "--tree", "0"), "ngram proposes chains only"),
     ],
 )
 def test_bad_usage_ends_with_2_before_anything_is_loaded(
@@ -145,7 +165,7 @@ def test_text_is_written_delta_by_delta(outrider: Command, monkeypatch: pytest.M
 
 def test_comparing_needs_a_draft_that_was_loaded(outrider: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = outrider("generate", PROMPTS[0], "--compare", drafter=False)
-    assert ran.code == 1
+    assert ran.code == 2
     assert "error: --compare is asked, but nothing drafts; name a draft with --draft" in ran.err
 
 
@@ -154,3 +174,53 @@ def test_nothing_drafted_is_said_and_shows_no_acceptance(outrider: Command, part
     assert (ran.code, ran.out) == (0, parts.reference(PROMPTS[0], 8)[0] + "\n")
     assert ran.err.startswith("note: nothing drafts, the target decodes alone\n")
     assert "acceptance" not in ran.err
+
+
+def test_an_option_that_the_loaded_draft_cannot_honour_ends_with_2(
+    outrider: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What only the checkpoint can tell is told by `load` itself, before a token is generated."""
+    monkeypatch.undo()
+    for arguments, message in (
+        (("--tree-width", "1537"), "width 1537 is more than the 1536 tokens of the draft's vocabulary"),
+        (("--hot-tokens", write_lines(tmp_path / "hot.json", [3, 4])), "brings its own head of 1536 ids"),
+    ):
+        result = CliRunner().invoke(main, ["generate", PROMPTS[0], *map(str, arguments)])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+
+
+def test_comparing_asks_only_those_for_equal_tokens_whose_verifier_keeps_them(
+    outrider: Command, tmp_path: Path
+) -> None:
+    """The tokens of the sampled prompt are another draw; those of the greedy ones are compared as ever."""
+    lines = [{"prompt": PROMPTS[0]}, {"prompt": PROMPTS[1], "temperature": 1.0}]
+    source = write_lines(tmp_path / "in.jsonl", *lines)
+    arguments = ("generate", "--input", source, "--max-new-tokens", "24", "--compare")
+    exact = outrider(*arguments)
+    assert "same tokens: yes, all 48\n" in exact.err
+    for verifier in ("rejection", "block", "typical"):
+        ran = outrider(*arguments, "--verifier", verifier)
+        assert ran.code == 0
+        assert "same tokens: yes, all 24; not compared for 1 sampled prompt: the verifier does not keep them" in ran.err
+        assert outrider(*arguments, "--verifier", verifier, spoil=wrong_token(17)).code == 1
+    alone = outrider("generate", PROMPTS[1], "--temperature", "1", "--verifier", "rejection", "--compare")
+    assert "same tokens: not compared for 1 sampled prompt" in alone.err
+
+
+def test_log_probabilities_stand_in_the_lines_that_ask_for_them(
+    outrider: Command, parts: Parts, tmp_path: Path
+) -> None:
+    lines = [{"prompt": PROMPTS[0], "logprobs": 2}, {"prompt": PROMPTS[1]}, {"prompt": PROMPTS[1], "logprobs": 0}]
+    ran = outrider("generate", "--input", write_lines(tmp_path / "in.jsonl", *lines), "--max-new-tokens", "9")
+    first, second, third = parsed(ran.out)
+    assert "logprobs" not in second
+    entries = cast("list[dict[str, object]]", first["logprobs"])
+    tops = [cast("list[tuple[int, float]]", entry["top"]) for entry in entries]
+    # Greedy: the token is the most probable one.
+    assert [top[0][0] for top in tops] == first["token_ids"]
+    assert [entry["logprob"] for entry in entries] == [top[0][1] for top in tops]
+    assert all(len(top) == 2 and top[0][1] >= top[1][1] for top in tops)
+    bare = cast("list[dict[str, object]]", third["logprobs"])
+    assert [set(entry) for entry in bare] == [{"logprob", "top"}] * 9
+    assert all(entry["top"] == [] for entry in bare)

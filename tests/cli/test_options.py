@@ -14,9 +14,12 @@ from click.testing import CliRunner
 from outrider import RequestSettings
 from outrider.cli.generate import generate_command
 from outrider.cli.options import setting_flag
+from outrider.generation.drafting import DraftingOptions
+from outrider.generation.fields import names_with_flags, option_help
 from tests.cli.support import PROMPTS, Command, write_lines
 
-SETTINGS = [attribute.name for attribute in attrs.fields(RequestSettings)]
+SETTINGS = names_with_flags(RequestSettings)
+SCHEMA = {"type": "object"}
 SAMPLES: dict[str, tuple[str, object]] = {
     "max_new_tokens": ("7", 7),
     "temperature": ("0.5", 0.5),
@@ -24,21 +27,38 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "top_p": ("0.5", 0.5),
     "min_p": ("0.25", 0.25),
     "seed": ("11", 11),
+    "logit_bias": ('{"5": -1.5}', {"5": -1.5}),
+}
+CHOICES: dict[str, tuple[list[str], object]] = {
+    "drafter": (["--drafter", "eagle3"], "eagle3"),
+    "num_draft_tokens": (["--num-draft-tokens", "3"], 3),
+    "tree_width": (["--tree-width", "2"], 2),
+    "tree_depth": (["--tree-depth", "4"], 4),
+    "tree": (["--tree", "0,0, 1"], [0, 0, 1]),
+    "verifier": (["--verifier", "rejection"], "rejection"),
+    "proposal": (["--proposal", "greedy"], "greedy"),
+    "hot_tokens": (["--hot-tokens", "hot.json"], "hot.json"),
+    "taps": (["--taps", '[1, "final_norm"]'], [1, "final_norm"]),
+    "tap_convention": (["--tap-convention", "layer_output"], "layer_output"),
 }
 
 
-def sample(name: str) -> tuple[list[str], object]:
+def sample(name: str, directory: Path) -> tuple[list[str], object]:
     """Arguments that set ``name`` to something that is not its default, and that value."""
     flag = f"--{name.replace('_', '-')}"
     if name in SAMPLES:
         given, value = SAMPLES[name]
         return [flag, given], value
+    if name == "json_schema":
+        return [flag, str(write_lines(directory / "schema.json", SCHEMA))], SCHEMA
     default: object = attrs.asdict(RequestSettings(), recurse=False)[name]
     if isinstance(default, bool):
         return [flag if not default else f"--no-{flag.removeprefix('--')}"], not default
     if isinstance(default, int | float):
         return [flag, str(default + 1)], default + 1
     hint = str(get_type_hints(RequestSettings)[name])
+    if "tuple[tuple[int" in hint:
+        return [flag, "[3, 4]", flag, "[5]"], ((3, 4), (5,))
     if "tuple[str" in hint:
         return [flag, "ab", flag, "cd"], ("ab", "cd")
     if "tuple[int" in hint:
@@ -49,8 +69,8 @@ def sample(name: str) -> tuple[list[str], object]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_has_a_flag_that_reaches_the_request(outrider: Command, name: str) -> None:
-    arguments, value = sample(name)
+def test_every_setting_has_a_flag_that_reaches_the_request(outrider: Command, tmp_path: Path, name: str) -> None:
+    arguments, value = sample(name, tmp_path)
     ran = outrider("generate", PROMPTS[0], *arguments, spoil=lambda _: iter(()))
     assert ran.models[0].asked[0][1] == RequestSettings().override({name: value})
     assert ran.models[0].asked[0][1] != RequestSettings()
@@ -60,10 +80,8 @@ def test_every_setting_has_a_flag_that_reaches_the_request(outrider: Command, na
 def test_every_setting_is_a_field_of_a_line_that_overrides_its_flag(
     outrider: Command, tmp_path: Path, name: str
 ) -> None:
-    arguments, value = sample(name)
+    arguments, value = sample(name, tmp_path)
     default: object = attrs.asdict(RequestSettings(), recurse=False)[name]
-    if default is None or isinstance(default, Mapping | tuple):
-        pytest.skip("a flag of this kind cannot be given its default")
     path = write_lines(tmp_path / "in.jsonl", {"prompt": "a", name: default}, {"prompt": "b", name: value})
     ran = outrider("generate", "--input", path, *arguments, spoil=lambda _: iter(()))
     assert [each.settings for each in ran.models[0].asked[0][0]] == [
@@ -72,12 +90,51 @@ def test_every_setting_is_a_field_of_a_line_that_overrides_its_flag(
     ]
 
 
+def test_a_setting_that_only_python_can_use_has_no_flag_and_is_no_field_of_a_line(
+    outrider: Command, tmp_path: Path
+) -> None:
+    assert set(RequestSettings.names()) - set(SETTINGS) == {"hidden_states"}
+    assert outrider("generate", PROMPTS[0], "--hidden-states", "full").code == 2
+    ran = outrider("generate", "--input", write_lines(tmp_path / "in", {"prompt": "a", "hidden_states": "full"}))
+    assert ran.code == 1
+    assert "unknown keys 'hidden_states'" in ran.err
+
+
+@pytest.mark.parametrize("name", DraftingOptions.names())
+def test_every_drafting_option_has_a_flag_that_reaches_load(outrider: Command, name: str) -> None:
+    arguments, value = CHOICES[name]
+    needed = {"hot_tokens": ["--draft", "x"], "tree_depth": ["--tree-width", "2"]}.get(name, [])
+    ran = outrider("generate", PROMPTS[0], *arguments, *needed, spoil=lambda _: iter(()))
+    assert ran.code == 0, ran.err
+    wanted = {name: value, **({"tree_width": 2} if name == "tree_depth" else {})}
+    assert DraftingOptions.of(ran.loads[0]) == DraftingOptions.of(wanted) != DraftingOptions()
+
+
+def test_the_names_of_the_tables_do_not_meet() -> None:
+    assert set(RequestSettings.names()).isdisjoint(DraftingOptions.names())
+
+
 def test_the_help_of_every_setting_is_shown_and_no_flag_is_declared_twice() -> None:
     text = " ".join(CliRunner().invoke(generate_command, ["--help"], terminal_width=200).stdout.split())
-    for attribute in attrs.fields(RequestSettings):
-        assert str(attribute.metadata["help"]) in text
+    for table in (RequestSettings, DraftingOptions):
+        for attribute in attrs.fields(table):
+            assert (option_help(attribute, None).split("  [")[0] in text) is (attribute.name in names_with_flags(table))
     flags = [flag for parameter in generate_command.params for flag in parameter.opts]
     assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "cannot be read: No such file"), ("{", "is not JSON"), ("\udcff", "is not UTF-8")]
+)
+def test_a_file_that_holds_no_json_is_bad_usage(
+    outrider: Command, tmp_path: Path, content: str | None, message: str
+) -> None:
+    path = tmp_path / "schema.json"
+    if content is not None:
+        path.write_text(content, errors="surrogateescape")
+    ran = outrider("generate", PROMPTS[0], "--json-schema", path)
+    assert (ran.code, ran.models) == (2, [])
+    assert message in ran.err
 
 
 @pytest.mark.parametrize(

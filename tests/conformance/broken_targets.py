@@ -174,7 +174,7 @@ BROKEN_TARGETS: dict[str, tuple[Callable[[], Target], str, str]] = {
     "layer outputs for boundaries": (
         lambda: target(LayerOutputs(seed=1)),
         "tap boundaries",
-        "boundary 1 depends on the attention of layer 1",
+        "1 depends on the attention of layer 1",
     ),
     "rows counted for positions": (lambda: target(CountsRows(seed=1)), "cached decode", "use the positions given"),
     "chunks at position 0": (lambda: target(CountsRows(seed=1)), "chunked prefill", "chunks of 1 and whole"),

@@ -62,9 +62,12 @@ RUNS: dict[str, Callable[[], Tensor]] = {
 def test_host_reads_are_refused(name: str, inference: bool) -> None:
     """Operators come composite in inference mode, and taken apart outside of it."""
     WAITS[name]()
-    with torch.inference_mode(inference):
-        with pytest.raises(ConformanceError, match="makes the host wait"), forbid_host_reads():
-            WAITS[name]()
+    with (
+        torch.inference_mode(inference),
+        pytest.raises(ConformanceError, match="makes the host wait"),
+        forbid_host_reads(),
+    ):
+        WAITS[name]()
 
 
 @pytest.mark.parametrize("name", RUNS)

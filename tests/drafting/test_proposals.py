@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.interfaces import Target
 from outrider.loop.build import EngineOptions
-from outrider.types import HiddenTap
+from outrider.types import HiddenTap, RowAlignment
 from outrider.types.request import Request
 from tests.support.engines import Outcome, engine_of, run
 from tests.support.recording import Proposed, RecordingBuilder
@@ -24,11 +24,12 @@ from tests.support.toy_drafts import SelfDraft, ToyDraft, self_pair
 PROMPTS = ((0, 5, 9, 22), (0, 31), (0, 7, 7, 3, 2, 40, 11))
 REQUESTS = [Request(prompt, 9 + index) for index, prompt in enumerate(PROMPTS)]
 OPTIONS = EngineOptions(max_batch_size=3, page_size=3)
+ALIGNMENTS = pytest.mark.parametrize("alignment", RowAlignment, ids=lambda alignment: alignment.name.lower())
 
 
 @cache
-def pair() -> tuple[Target, SelfDraft]:
-    return self_pair(seed=5)
+def pair(alignment: RowAlignment = RowAlignment.SHIFTED) -> tuple[Target, SelfDraft]:
+    return self_pair(seed=5, alignment=alignment)
 
 
 @cache
@@ -65,8 +66,8 @@ def parent_lists(draw: st.DrawFn) -> tuple[int, ...]:
     return tuple(parents)
 
 
-def check_static(parents: tuple[int, ...]) -> None:
-    _, draft = pair()
+def check_static(parents: tuple[int, ...], alignment: RowAlignment) -> None:
+    _, draft = pair(alignment)
     proposed, outcomes = proposals(StaticTreeBuilder(draft, parents))
     for row in proposed:
         assert row.parents == parents
@@ -80,16 +81,19 @@ def check_static(parents: tuple[int, ...]) -> None:
     assert all(length == expected for outcome in outcomes for length in outcome.accept_lengths[:-1])
 
 
+@ALIGNMENTS
 @pytest.mark.parametrize("parents", [(0, 0, 1, 2, 3, 5), (0, 0, 0, 1, 2, 3, 6, 7), (0,), (0, 1, 2, 3), (0, 0, 2, 1)])
-def test_static_trees_hold_the_best_children_of_each_path(parents: tuple[int, ...]) -> None:
+def test_static_trees_hold_the_best_children_of_each_path(parents: tuple[int, ...], alignment: RowAlignment) -> None:
     """The first two have a level of one inner node below wider ones: its slot is not its depth."""
-    check_static(parents)
+    check_static(parents, alignment)
 
 
 @settings(max_examples=25)
-@given(parent_lists())
-def test_random_static_trees_hold_the_best_children_of_each_path(parents: tuple[int, ...]) -> None:
-    check_static(parents)
+@given(parent_lists(), st.sampled_from(RowAlignment))
+def test_random_static_trees_hold_the_best_children_of_each_path(
+    parents: tuple[int, ...], alignment: RowAlignment
+) -> None:
+    check_static(parents, alignment)
 
 
 def grown(history: tuple[int, ...], width: int, depth: int, count: int) -> list[tuple[tuple[int, ...], float]]:
@@ -112,8 +116,9 @@ def grown(history: tuple[int, ...], width: int, depth: int, count: int) -> list[
     ("width", "depth", "count"),
     [(3, 3, 7), (3, 3, 21), (2, 4, 3), (4, 1, 2), (4, 1, 4), (1, 4, 4), (5, 2, 1), (2, 5, 18)],
 )
-def test_dynamic_trees_are_those_of_the_reference(width: int, depth: int, count: int) -> None:
-    _, draft = pair()
+@ALIGNMENTS
+def test_dynamic_trees_are_those_of_the_reference(width: int, depth: int, count: int, alignment: RowAlignment) -> None:
+    _, draft = pair(alignment)
     proposed, _ = proposals(TreeBuilder(draft, width, depth, count))
     for row in proposed:
         found = {row.path_to(node): row.depths[node - 1] for node in range(1, count + 1)}
@@ -133,8 +138,9 @@ def test_a_reference_of_another_depth_is_noticed() -> None:
     )
 
 
-def test_chains_hold_the_targets_own_tokens() -> None:
-    target, draft = pair()
+@ALIGNMENTS
+def test_chains_hold_the_targets_own_tokens(alignment: RowAlignment) -> None:
+    target, draft = pair(alignment)
     proposed, _ = proposals(ChainBuilder(draft, 6))
     for row in proposed:
         assert row.tokens == greedy(target, row.history, 6)

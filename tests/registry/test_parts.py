@@ -12,12 +12,15 @@ from typing import cast
 import pytest
 
 from outrider.errors import ConfigurationError, PluginError
+from outrider.generation.drafters import DRAFTERS
 from outrider.interfaces import ModelPair
-from outrider.registry import ATTENTION, CONSTRAINTS, DRAFTS, PAIRS, RUNNERS, TARGETS, Group, Registry, names
+from outrider.registry import ATTENTION, CONSTRAINTS, DRAFTS, PAIRS, RUNNERS, TARGETS, VERIFIERS, Group, Registry, names
 from tests.registry.fakes import FakeTargets, install
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-GROUPS = cast("tuple[Group[object], ...]", (TARGETS, DRAFTS, ATTENTION, RUNNERS, PAIRS, CONSTRAINTS))
+GROUPS = cast(
+    "tuple[Group[object], ...]", (TARGETS, DRAFTS, DRAFTERS, VERIFIERS, ATTENTION, RUNNERS, PAIRS, CONSTRAINTS)
+)
 
 PAIR_MODULE = """
 from pathlib import Path

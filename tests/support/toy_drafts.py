@@ -16,12 +16,13 @@ from outrider.types import (
     HiddenTap,
     ModelSpec,
     RecurrentState,
+    RowAlignment,
     StackInputs,
     WeightSource,
 )
 from tests.support.toy_target import CPU, ToyLayer, ToySizes, ToyStack, random_matrix, rms_norm
 
-__all__ = ["SelfDraft", "ToyDraft", "draft_vocab"]
+__all__ = ["SelfDraft", "ToyDraft", "draft_vocab", "self_pair"]
 
 
 def draft_vocab(model: ModelSpec, ids: Sequence[int] | None) -> DraftVocab:
@@ -96,15 +97,23 @@ class ToyDraft(BoundDraft):
 
 
 class SelfDraft(BoundDraft):
-    """The target itself as its draft, for a target with ``null_first`` and prompts that begin with id 0.
+    """The target itself as its draft: always right.
 
-    A draft is fed tokens from the second on. What it misses, the first one, has keys and values of zero in every layer:
-    in the target it is one logit of 0 in each softmax and gives nothing. Sinks of 0 are just that. Its rotary positions
-    are all lower by one, which changes no difference between two.
+    With rows of `RowAlignment.SAME` it reads what the target reads. With SHIFTED ones, it serves a target with ``null_first``
+    and prompts that begin with id 0: it is fed tokens from the second on. What it misses, the first one, has keys and values
+    of zero in every layer: in the target it is one logit of 0 in each softmax and gives nothing. Sinks of 0 are just that.
+    Its rotary positions are all lower by one, which changes no difference between two.
     """
 
-    def __init__(self, target: Target, stack: ToyStack, ids: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        stack: ToyStack,
+        ids: Sequence[int] | None = None,
+        alignment: RowAlignment = RowAlignment.SHIFTED,
+    ) -> None:
         model = target.stack.spec
+        shifted = alignment is RowAlignment.SHIFTED
         self._stack = stack
         vocab = draft_vocab(model, ids)
         self._head = stack.weights.head if vocab.target_ids is None else stack.weights.head[vocab.target_ids]
@@ -112,7 +121,10 @@ class SelfDraft(BoundDraft):
             name="self",
             kind="toy",
             hidden_size=model.hidden_size,
-            layers=tuple(evolve(layer, sinks=torch.zeros(layer.num_heads)) for layer in model.layers),
+            layers=tuple(
+                evolve(layer, sinks=torch.zeros(layer.num_heads)) if shifted else layer for layer in model.layers
+            ),
+            alignment=alignment,
             taps=(),
             target_hidden_size=model.hidden_size,
             state=None,
@@ -142,9 +154,12 @@ class SelfDraft(BoundDraft):
 
 
 def self_pair(
-    seed: int = 0, ids: Sequence[int] | None = None, sizes: ToySizes | None = None
+    seed: int = 0,
+    ids: Sequence[int] | None = None,
+    sizes: ToySizes | None = None,
+    alignment: RowAlignment = RowAlignment.SHIFTED,
 ) -> tuple[Target, SelfDraft]:
     """A target and the draft that equals it; prompts must begin with id 0."""
     stack = ToyStack(sizes, seed, null_first=True)
     target = Target(stack, stack.weights)
-    return target, SelfDraft(target, stack, ids)
+    return target, SelfDraft(target, stack, ids, alignment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
@@ -10,7 +9,7 @@ from outrider.errors import BindError, Problems
 from outrider.interfaces import Target
 from outrider.types import DraftSpec, ModelSpec, WeightSource
 from outrider_adapters.eagle.taps import default_taps
-from outrider_adapters.nn import select_rows
+from outrider_adapters.nn import same_device
 
 __all__ = ["JoinedWeights", "bind_spec", "join_weights"]
 
@@ -41,7 +40,7 @@ def bind_spec(spec: DraftSpec, target: Target, taps_by_depth: bool) -> DraftSpec
                 f"the draft's weights are {spec.dtype}, the target's {model.dtype}; load both with the same dtype "
                 "(LoadOptions.dtype)"
             )
-        if not _same_device(spec.device, model.device):
+        if not same_device(spec.device, model.device):
             problems.add(f"the draft is on {spec.device}, the target on {model.device}; load both on the same device")
         shared = [
             what
@@ -80,19 +79,8 @@ def join_weights(
                     f"the target's {what} is {list(weight.shape)} {weight.dtype}, expected {list(expected)} {spec.dtype}"
                 )
     if spec.head is WeightSource.TARGET_SLICED and spec.vocab.target_ids is not None:
-        head = select_rows(head, spec.vocab.target_ids)
+        head = head.index_select(0, spec.vocab.target_ids)
     return JoinedWeights(embedding, head)
-
-
-def _same_device(one: torch.device, other: torch.device) -> bool:
-    # "cuda" without an index is the current card; only two named cards can differ.
-    index, other_index = _device_index(one), _device_index(other)
-    return one.type == other.type and (index is None or other_index is None or index == other_index)
-
-
-def _device_index(device: torch.device) -> int | None:
-    _, _, index = str(device).partition(":")
-    return int(index) if index else None
 
 
 def _check_widths(spec: DraftSpec, model: ModelSpec, problems: Problems) -> None:

@@ -12,7 +12,7 @@ from outrider.interfaces import BoundDraft, Target, UnboundDraft
 from outrider.types import DraftOutput, DraftSpec, StackInputs
 from outrider_adapters.eagle.binding import JoinedWeights, bind_spec, join_weights
 from outrider_adapters.eagle.layer import DraftLayer
-from outrider_adapters.nn import RmsNorm, Rope
+from outrider_adapters.nn import Projection, RmsNorm, Rope, head_logits
 
 __all__ = ["BoundEagle1", "Eagle1Draft", "Eagle1Weights"]
 
@@ -21,8 +21,7 @@ __all__ = ["BoundEagle1", "Eagle1Draft", "Eagle1Weights"]
 class Eagle1Weights:
     """Everything of an EAGLE-1 draft but embedding and head: ``fc [H, 2H]``, its bias ``[H]``, the layers."""
 
-    fc: Tensor
-    fc_bias: Tensor | None
+    fc: Projection
     embed_norm: RmsNorm | None
     layers: tuple[DraftLayer, ...]
     rope: Rope
@@ -95,14 +94,14 @@ class BoundEagle1(BoundDraft):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Fresh ``[R, Dv]`` of `DraftOutput.hidden` rows ``[R, H]``. Device only, safe in a capture."""
-        return functional.linear(hidden, self._head)
+        return head_logits(hidden, self._head)
 
     def _run(self, embeds: Tensor, feature: Tensor, inputs: StackInputs) -> DraftOutput:
         weights = self._weights
         cos, sin = weights.rope.rotation(inputs.positions, inputs.lengths)
         if weights.embed_norm is not None:
             embeds = weights.embed_norm(embeds)
-        hidden = functional.linear(torch.cat((embeds, feature), dim=-1), weights.fc, weights.fc_bias)
+        hidden = weights.fc(torch.cat((embeds, feature), dim=-1))
         for layer in weights.layers:
             hidden = layer.forward(embeds, hidden, cos, sin, inputs.attend)
         return DraftOutput(hidden, hidden)

@@ -15,7 +15,7 @@ from outrider.types import DraftOutput, DraftSpec, StackInputs
 from outrider_adapters.eagle.binding import JoinedWeights, bind_spec, join_weights
 from outrider_adapters.eagle.eagle3_plan import Eagle3Plan
 from outrider_adapters.eagle.layer import DraftLayer
-from outrider_adapters.nn import RmsNorm, Rope, WeightLoader
+from outrider_adapters.nn import Projection, RmsNorm, Rope, WeightLoader, head_logits
 
 __all__ = ["BoundEagle3", "Eagle3Draft", "Eagle3Weights", "TapFusion"]
 
@@ -27,7 +27,7 @@ class TapFusion:
         self, fc: Tensor | None, bias: Tensor | None, joint_norm: RmsNorm | None, tap_norms: Sequence[RmsNorm]
     ) -> None:
         """``fc [H, A·Ht]``; ``None`` hands the single tap on as it is (no ``use_aux_hidden_state``)."""
-        self._fc, self._bias = fc, bias
+        self._fc = None if fc is None else Projection(fc, bias)
         self._joint_norm, self._tap_norms = joint_norm, tuple(tap_norms)
 
     @classmethod
@@ -51,14 +51,14 @@ class TapFusion:
         if self._tap_norms:
             taps = features.chunk(len(self._tap_norms), dim=-1)
             features = torch.cat([norm(tap) for norm, tap in zip(self._tap_norms, taps, strict=True)], dim=-1)
-        return features if self._fc is None else functional.linear(features, self._fc, self._bias)
+        return features if self._fc is None else self._fc(features)
 
 
 class EarlyProjection:
     """Merges embedding and hidden state before an ordinary layer: ``eh_proj(cat[enorm(embed), h])`` (ModelOpt)."""
 
     def __init__(self, norm: RmsNorm, weight: Tensor, bias: Tensor | None) -> None:
-        self._norm, self._weight, self._bias = norm, weight, bias
+        self._norm, self._merge = norm, Projection(weight, bias)
 
     @classmethod
     def load(cls, loader: WeightLoader, plan: Eagle3Plan) -> EarlyProjection | None:
@@ -74,7 +74,7 @@ class EarlyProjection:
 
     def __call__(self, embeds: Tensor, hidden: Tensor) -> Tensor:
         """Fresh ``[T, H]`` of ``embeds [T, H]`` and ``hidden [T, H]``."""
-        return functional.linear(torch.cat((self._norm(embeds), hidden), dim=-1), self._weight, self._bias)
+        return self._merge(torch.cat((self._norm(embeds), hidden), dim=-1))
 
 
 @frozen(eq=False)
@@ -164,7 +164,7 @@ class BoundEagle3(BoundDraft):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Fresh ``[R, Dv]`` of `DraftOutput.hidden` rows ``[R, H]``. Device only, safe in a capture."""
-        return functional.linear(hidden, self._head)
+        return head_logits(hidden, self._head)
 
     def _run(self, embeds: Tensor, hidden: Tensor, inputs: StackInputs) -> DraftOutput:
         weights = self._weights

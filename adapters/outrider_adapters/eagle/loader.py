@@ -20,7 +20,7 @@ from outrider_adapters.eagle.layer import DraftLayer
 from outrider_adapters.eagle.plan import DraftPlan
 from outrider_adapters.eagle.recognise import eagle1_refusal, eagle3_refusal
 from outrider_adapters.eagle.spec import draft_spec
-from outrider_adapters.nn import RmsNorm, Rope, WeightLoader
+from outrider_adapters.nn import Projection, RmsNorm, Rope, WeightLoader
 
 __all__ = ["Eagle3Loader", "EagleLoader", "eagle3_loader", "eagle_loader"]
 
@@ -96,8 +96,10 @@ class EagleLoader(DraftLoader):
         hidden, sizes = draft.sizes.hidden_size, draft.sizes
         norm = loader.tensor("embed_layernorm.weight", (hidden,)) if plan.embed_norm else None
         weights = Eagle1Weights(
-            fc=loader.tensor("fc.weight", (hidden, 2 * hidden)),
-            fc_bias=loader.tensor("fc.bias", (hidden,)) if draft.fc_bias else None,
+            fc=Projection(
+                loader.tensor("fc.weight", (hidden, 2 * hidden)),
+                loader.tensor("fc.bias", (hidden,)) if draft.fc_bias else None,
+            ),
             embed_norm=None if norm is None else RmsNorm(norm, sizes.eps),
             layers=tuple(DraftLayer.load(loader, sizes, form) for form in draft.layers),
             rope=Rope(sizes.rope, sizes.max_positions, options.device, dtype),

@@ -11,7 +11,7 @@ from torch import Tensor
 from outrider.interfaces import LayerStackProvider
 from outrider.types import ModelSpec, StackInputs, StackOutput
 from outrider_adapters.llama.config import LlamaConfig
-from outrider_adapters.nn import FusedAttention, GatedMlp, RmsNorm, Rope, WeightLoader
+from outrider_adapters.nn import FusedAttention, GatedMlp, RmsNorm, Rope, WeightLoader, head_logits
 
 __all__ = ["DecoderLayer", "LlamaStack", "LlamaWeights"]
 
@@ -79,8 +79,8 @@ class LlamaStack(LayerStackProvider):
         return StackOutput(final, taps)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Fresh logits ``[R, V]`` of final-norm rows ``hidden [R, H]``. Device only, safe in a capture."""
-        return functional.linear(hidden, self._weights.head)
+        """Fresh logits ``[R, V]`` of final-norm rows ``hidden [R, H]``, see `head_logits`. Device only, safe in a capture."""
+        return head_logits(hidden, self._weights.head)
 
 
 def build_stack(config: LlamaConfig, spec: ModelSpec, loader: WeightLoader, own_head: bool) -> LlamaStack:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from outrider_adapters.nn.blocks import ACTIVATIONS, Activation, FusedAttention, GatedMlp, read_activation
+from outrider_adapters.nn.devices import same_device
 from outrider_adapters.nn.norm import HeadNorms, RmsNorm
+from outrider_adapters.nn.projection import Projection, head_logits
 from outrider_adapters.nn.rope import Rope, extended_positions, read_rope, rotate
-from outrider_adapters.nn.slicing import select_rows
 from outrider_adapters.nn.weights import WeightLoader
 
 __all__ = [
@@ -14,12 +15,14 @@ __all__ = [
     "FusedAttention",
     "GatedMlp",
     "HeadNorms",
+    "Projection",
     "RmsNorm",
     "Rope",
     "WeightLoader",
     "extended_positions",
+    "head_logits",
     "read_activation",
     "read_rope",
     "rotate",
-    "select_rows",
+    "same_device",
 ]

@@ -12,6 +12,7 @@ from outrider.checkpoint import Config
 from outrider.errors import CheckpointError
 from outrider.types import Attend, AttentionSpec
 from outrider_adapters.nn.norm import HeadNorms
+from outrider_adapters.nn.projection import Projection
 from outrider_adapters.nn.rope import rotate
 from outrider_adapters.nn.weights import WeightLoader
 
@@ -64,8 +65,8 @@ class FusedAttention:
     """Self-attention of one layer with one fused projection for queries, keys and values.
 
     ``qkv_weight [(Hq + 2·Hkv)·D, in_features]``, ``qkv_bias [(Hq + 2·Hkv)·D]``, ``o_weight [out_features, Hq·D]``,
-    ``o_bias [out_features]``. ``in_features`` need not be the hidden size (2H in EAGLE-3). Tensors are kept, not
-    copied.
+    ``o_bias [out_features]``. ``in_features`` need not be the hidden size (2H in EAGLE-3). Matrices are kept as
+    `Projection` keeps them.
     """
 
     def __init__(
@@ -78,9 +79,8 @@ class FusedAttention:
         head_norms: HeadNorms | None = None,
     ) -> None:
         self.spec = spec
-        self._qkv_weight, self._qkv_bias = qkv_weight, qkv_bias
-        self._o_weight, self._o_bias = o_weight, o_bias
-        self._o_transposed = o_weight.t()
+        self._qkv = Projection(qkv_weight, qkv_bias)
+        self._o = Projection(o_weight, o_bias)
         self._head_norms = head_norms
         self._all_heads = spec.num_heads + 2 * spec.num_kv_heads
         self._split = (spec.num_heads + spec.num_kv_heads, spec.num_kv_heads)
@@ -129,24 +129,20 @@ class FusedAttention:
         three are views, dense in the last axis. ``x`` and ``residual [T, out_features]`` are left as they are.
         Device only, safe in a capture.
         """
-        heads = functional.linear(x, self._qkv_weight, self._qkv_bias).view(-1, self._all_heads, self.spec.head_dim)
+        heads = self._qkv(x).view(-1, self._all_heads, self.spec.head_dim)
         qk, v = torch.split_with_sizes(heads, self._split, 1)
         if self._head_norms is not None:
             qk = self._head_norms(qk)
         q, k = torch.split_with_sizes(rotate(qk, cos, sin), self._split_qk, 1)
         mixed = attend(layer_index, q, k, v).reshape(-1, self._o_width)
-        if residual is None:
-            return functional.linear(mixed, self._o_weight, self._o_bias)
-        if self._o_bias is not None:
-            return functional.linear(mixed, self._o_weight, self._o_bias).add_(residual)
-        return torch.addmm(residual, mixed, self._o_transposed)
+        return self._o(mixed) if residual is None else self._o.plus(mixed, residual)
 
 
 class GatedMlp:
     """Feed-forward ``down(act(gate(x)) · up(x))`` with one fused projection for gate and up.
 
     ``gate_up_weight [2·I, H]`` (gate first), ``gate_up_bias [2·I]``, ``down_weight [H, I]``, ``down_bias [H]``.
-    Tensors are kept, not copied.
+    Matrices are kept as `Projection` keeps them.
 
     Source: Shazeer 2020 (GLU variants), equation 5.
     """
@@ -160,9 +156,8 @@ class GatedMlp:
         down_bias: Tensor | None = None,
     ) -> None:
         self._activation = activation
-        self._gate_up_weight, self._gate_up_bias = gate_up_weight, gate_up_bias
-        self._down_weight, self._down_bias = down_weight, down_bias
-        self._down_transposed = down_weight.t()
+        self._gate_up = Projection(gate_up_weight, gate_up_bias)
+        self._down = Projection(down_weight, down_bias)
         self._split = (gate_up_weight.shape[0] // 2,) * 2
 
     @classmethod
@@ -187,11 +182,7 @@ class GatedMlp:
 
         Device only, safe in a capture.
         """
-        both = functional.linear(x, self._gate_up_weight, self._gate_up_bias)
+        both = self._gate_up(x)
         gate, up = torch.split_with_sizes(both, self._split, 1)
         gated = self._activation(gate).mul_(up)
-        if residual is None:
-            return functional.linear(gated, self._down_weight, self._down_bias)
-        if self._down_bias is not None:
-            return functional.linear(gated, self._down_weight, self._down_bias).add_(residual)
-        return torch.addmm(residual, gated, self._down_transposed)
+        return self._down(gated) if residual is None else self._down.plus(gated, residual)

@@ -142,15 +142,7 @@ class WeightLoader:
             account.progress(account.total, account.total)
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
-        """Memory for a tensor; on a CPU a matrix lies column by column.
-
-        With few rows per pass a product is bound by reading the weights, and CPU libraries read ``[in, out]`` in order but
-        ``[out, in]`` in strides: the former takes a third to two thirds of the time (benchmarks/cpu.py). Shapes are as ever.
-        """
-        account = self._account
-        if account.device.type == "cpu" and len(shape) == 2:
-            return torch.empty(shape[::-1], dtype=dtype or account.dtype, device=account.device).t()
-        return torch.empty(shape, dtype=dtype or account.dtype, device=account.device)
+        return torch.empty(shape, dtype=dtype or self._account.dtype, device=self._account.device)
 
     def _fill(self, name: str, into: Tensor) -> None:
         account, full = self._account, self.find(name)

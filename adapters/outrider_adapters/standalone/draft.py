@@ -11,7 +11,7 @@ from outrider.checkpoint import check_hot_tokens
 from outrider.errors import BindError, CheckpointError, ConformanceError, Problems
 from outrider.interfaces import BoundDraft, LayerStackProvider, Target, UnboundDraft
 from outrider.types import DraftOutput, DraftSpec, DraftVocab, RowAlignment, StackInputs, WeightSource
-from outrider_adapters.nn import select_rows
+from outrider_adapters.nn import head_logits, same_device
 from outrider_adapters.standalone.codecs import first_difference
 
 __all__ = ["BoundStandalone", "StandaloneDraft"]
@@ -88,8 +88,10 @@ class StandaloneDraft(UnboundDraft):
                         f"both have {size} ids, but their tokenizers differ: {difference}; use a draft with the target's "
                         "tokenizer"
                     )
-            if not _same_device(spec.device, other.device):
-                problems.add(f"the draft is on {spec.device}, the target on {other.device}; load both on the same device")
+            if not same_device(spec.device, other.device):
+                problems.add(
+                    f"the draft is on {spec.device}, the target on {other.device}; load both on the same device"
+                )
         return BoundStandalone(spec, self._model.stack, self._head)
 
 
@@ -114,7 +116,9 @@ class BoundStandalone(BoundDraft):
     def extend(self, embeds: Tensor, features: Tensor | None, inputs: StackInputs) -> DraftOutput:
         """Run verified rows; see `BoundDraft.extend`."""
         if features is not None:
-            raise ConformanceError(f"standalone draft '{self._spec.name}' is fed no feature, got {list(features.shape)}")
+            raise ConformanceError(
+                f"standalone draft '{self._spec.name}' is fed no feature, got {list(features.shape)}"
+            )
         return self._run(embeds, inputs)
 
     def step(self, embeds: Tensor, state: Tensor | None, inputs: StackInputs) -> DraftOutput:
@@ -125,7 +129,7 @@ class BoundStandalone(BoundDraft):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Fresh logits ``[R, Dv]`` of `DraftOutput.hidden` rows ``[R, H]``. Device only, safe in a capture."""
-        return self._stack.logits(hidden) if self._head is None else functional.linear(hidden, self._head)
+        return self._stack.logits(hidden) if self._head is None else head_logits(hidden, self._head)
 
     def _run(self, embeds: Tensor, inputs: StackInputs) -> DraftOutput:
         if self._stack.spec.positions.axes == 3:
@@ -152,7 +156,7 @@ def _vocabulary(
     if model.weights is None or len(problems) > known:
         return whole, None, ()
     ids = torch.tensor(hot.ids, dtype=torch.int64, device=spec.device)
-    head = select_rows(model.weights.head, ids)
+    head = model.weights.head.index_select(0, ids)
     _check_plain_head(model.stack, head, ids, problems)
     repeats = f", {hot.num_repeats} repeats dropped" if hot.num_repeats else ""
     note = f"head: the draft's own, cut to {len(hot.ids)} hot tokens in the order given{repeats}"
@@ -170,8 +174,3 @@ def _check_plain_head(stack: LayerStackProvider, head: Tensor, ids: Tensor, prob
             "hot tokens were given, but its logits are not its head's product alone (a scale or a soft cap follows), so the "
             "head cannot be cut; leave them out"
         )
-
-
-def _same_device(one: torch.device, other: torch.device) -> bool:
-    # "cuda" without an index is the current card.
-    return one.type == other.type and (one.index is None or other.index is None or one.index == other.index)

@@ -1,6 +1,7 @@
 """The command line: ``outrider generate`` and ``outrider inspect``.
 
-Exit codes: 0; 1 failed (one ``error:`` message on stderr, no traceback); 2 bad usage; 130 interrupted.
+Exit codes: 0; 1 failed (one ``error:`` message on stderr, no traceback); 2 bad usage, or options that cannot be honoured;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from outrider import __version__
 from outrider.cli.generate import generate_command
 from outrider.cli.inspect import inspect_command
 from outrider.cli.terminal import INTERRUPTED, forgive_encodings
-from outrider.errors import OutriderError
+from outrider.errors import ConfigurationError, OutriderError, PluginError
 
 __all__ = ["main"]
 
@@ -20,13 +21,16 @@ class _Outrider(click.Group):
     """Turns the library's errors into messages and exit codes, whoever invokes it."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """The command's result; an `OutriderError` ends with 1, Ctrl-C with 130, a broken pipe quietly (by click)."""
+        """The command's result; a `ConfigurationError` ends with 2, any other `OutriderError` (and one of a package that is
+        broken) with 1, Ctrl-C with 130, a broken pipe quietly (by click).
+        """
         forgive_encodings()
         try:
             result: object = super().invoke(ctx)
         except OutriderError as error:
             click.echo(f"error: {error}", err=True)
-            ctx.exit(1)
+            usage = isinstance(error, ConfigurationError) and not isinstance(error, PluginError)
+            ctx.exit(2 if usage else 1)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)

@@ -10,11 +10,13 @@ from attrs import frozen
 
 from outrider.cli.job import Job
 from outrider.cli.jsonl import InputLine, ResultFile, check_lines, read_lines
-from outrider.cli.options import model_options, request_settings, setting_options
+from outrider.cli.options import drafting, drafting_options, model_options, request_settings, setting_options
 from outrider.cli.render import progress_bar
 from outrider.cli.terminal import check_text, read_prompt
-from outrider.errors import InputError
-from outrider.generation.load import DTYPES, load
+from outrider.errors import ConfigurationError, InputError, PluginError
+from outrider.generation.drafters import DraftPlan
+from outrider.generation.drafting import AUTO, DraftingOptions
+from outrider.generation.load import DTYPES, load, plan_drafting
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.loop.build import EngineOptions
 
@@ -34,7 +36,7 @@ class _Models:
 
     target: str | None
     draft: str
-    num_draft_tokens: int
+    drafting: DraftingOptions
     batch_size: int | None
     dtype: str
     device: str
@@ -56,7 +58,7 @@ class _Models:
             return load(
                 self.target,
                 self.draft,
-                num_draft_tokens=self.num_draft_tokens,
+                **self.drafting.keywords(),
                 device=self.device,
                 dtype="auto" if dtype is None else dtype,
                 attention=self.attention,
@@ -68,7 +70,7 @@ class _Models:
 
     @property
     def drafts_nothing(self) -> bool:
-        return self.draft == "none" or self.num_draft_tokens == 0
+        return (self.draft == "none" and self.drafting.drafter == AUTO) or self.drafting.drafts_nothing
 
 
 @click.command("generate", short_help="Continue prompts, with drafting.", epilog=_EXAMPLES)
@@ -78,6 +80,7 @@ class _Models:
 @click.option("--keep-going", is_flag=True, help="Write a line with the error for a prompt that fails, and go on.")
 @click.option("--compare", is_flag=True, help="Run the same without drafting as well: same tokens, time beside time.")
 @model_options
+@drafting_options
 @setting_options
 def generate_command(
     prompt: str | None,
@@ -87,7 +90,6 @@ def generate_command(
     compare: bool,
     target: str | None,
     draft: str,
-    num_draft_tokens: int,
     batch_size: int | None,
     dtype: str,
     device: str,
@@ -96,19 +98,20 @@ def generate_command(
     page_size: int,
     max_length: int | None,
     allow_pickle: bool,
-    **settings: object,
+    **tables: object,
 ) -> None:
     """Continue PROMPT (- reads it from standard input), or every prompt of --input.
 
     The text goes to standard output as it is generated, statistics go to standard error. A line of --input is
     {"prompt": "..."} or {"token_ids": [...]}, with any of the settings below as further keys, which override the flags.
     A line of --output has "index", "token_ids", "text", "finish_reason", "accept_lengths" (tokens a round, bonus
-    included) and, where a prompt failed, "error"; lines come in input order, as soon as they can.
+    included), where asked "logprobs" ({"logprob": x, "top": [[id, x], ...]} for each token, in nats, before any sampling
+    setting) and, where a prompt failed, "error"; lines come in input order, as soon as they can.
     """
     models = _Models(
         target=target,
         draft=draft,
-        num_draft_tokens=num_draft_tokens,
+        drafting=drafting(tables),
         batch_size=batch_size,
         dtype=dtype,
         device=device,
@@ -119,7 +122,8 @@ def generate_command(
         allow_pickle=allow_pickle,
     )
     _check_usage(prompt, source, output, compare, models)
-    wanted = request_settings(settings)
+    plan = _plan(models)
+    wanted = request_settings(tables)
     if prompt is not None:
         lines = [InputLine(0, 1, Prompt(_prompt_text(prompt)))]
     else:
@@ -131,7 +135,7 @@ def generate_command(
         results = None if path is None else stack.enter_context(ResultFile(path))
         model = models.load(EngineOptions().max_batch_size if prompt is None else 1)
         stack.callback(model.close)
-        job = Job(model, wanted, lines, keep_going, results, source, path)
+        job = Job(model, plan.verifier, wanted, lines, keep_going, results, source, path)
         job.run(compare)
 
 
@@ -144,6 +148,16 @@ def _check_usage(prompt: str | None, source: str | None, output: str | None, com
         raise click.UsageError("--compare needs drafting, but --draft none or --num-draft-tokens 0 turns it off")
     if source not in (None, "-") and output not in (None, "-") and _same_file(str(source), str(output)):
         raise click.UsageError(f"--input and --output are the same file {output}; choose another output")
+
+
+def _plan(models: _Models) -> DraftPlan:
+    """What would be drafted and how it would be verified: checked before anything is read, opened or loaded."""
+    try:
+        return plan_drafting(models.target, models.draft, models.drafting)
+    except PluginError:
+        raise
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _same_file(one: str, other: str) -> bool:

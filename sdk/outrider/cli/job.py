@@ -16,6 +16,7 @@ from outrider.errors import ConfigurationError, ConformanceError, RequestFailedE
 from outrider.generation.completion import TextDelta
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.generation.settings import RequestSettings
+from outrider.interfaces import VerifierChoice
 
 __all__ = ["Job"]
 
@@ -28,6 +29,7 @@ class Job:
     """
 
     model: SpeculativeModel
+    verifier: VerifierChoice
     settings: RequestSettings
     lines: Sequence[InputLine]
     keep_going: bool
@@ -69,11 +71,16 @@ class Job:
             self._check_complete(plain, good)
         mismatch: ConformanceError | None = None
         num_same: int | None = None
+        comparable = [place for place, prompt in enumerate(prompts) if self._keeps_tokens(prompt)]
         try:
-            num_same = check_same(run, plain, [line.index for line in good])
+            num_same = check_same(run, plain, [line.index for line in good], comparable)
         except ConformanceError as error:
             mismatch = error
-        show_statistics(statistics_rows(run.statistics, Comparison(plain.statistics, num_same), reason))
+        show_statistics(
+            statistics_rows(
+                run.statistics, Comparison(plain.statistics, num_same, len(prompts) - len(comparable)), reason
+            )
+        )
         if mismatch is not None:
             raise mismatch
         self._check_complete(run, good)
@@ -98,7 +105,8 @@ class Job:
                 progress(done, len(self.lines))
                 if self.results is not None and (delta.completion.error is None or self.keep_going):
                     index = good[delta.index].index
-                    self.results.add(index, result(index, delta.completion))
+                    with_logprobs = self._wanted(good[delta.index].prompt).logprobs is not None
+                    self.results.add(index, result(index, delta.completion, with_logprobs))
 
             run = run_prompts(self.model, prompts, self.settings, take, self.keep_going)
         if self.results is not None:
@@ -106,6 +114,13 @@ class Job:
         if self.streams:
             write_out("\n")
         return run
+
+    def _wanted(self, prompt: Prompt | None) -> RequestSettings:
+        return self.settings if prompt is None or prompt.settings is None else prompt.settings
+
+    def _keeps_tokens(self, prompt: Prompt) -> bool:
+        """Whether drafting must give ``prompt`` the very tokens of the target alone."""
+        return self.verifier.gives_same_tokens(greedy=self._wanted(prompt).sampling().greedy)
 
     def _plain(self, model: SpeculativeModel, prompts: Sequence[Prompt]) -> Run:
         done = 0

@@ -14,6 +14,7 @@ from attrs import frozen
 from outrider.cli.terminal import check_text, write_out
 from outrider.errors import InputError, OutputError
 from outrider.generation.completion import Completion
+from outrider.generation.fields import names_with_flags
 from outrider.generation.model import Prompt
 from outrider.generation.settings import RequestSettings
 
@@ -82,9 +83,10 @@ def check_lines(lines: Sequence[InputLine]) -> None:
 
 def _prompt(raw: bytes, base: RequestSettings) -> Prompt:
     fields = _object(raw)
-    unknown = sorted(set(fields) - {"prompt", "token_ids", *RequestSettings.names()})
+    known = ("prompt", "token_ids", *names_with_flags(RequestSettings))
+    unknown = sorted(set(fields) - set(known))
     if unknown:
-        allowed = ", ".join(("prompt", "token_ids", *RequestSettings.names()))
+        allowed = ", ".join(known)
         raise InputError(f"unknown keys {', '.join(map(repr, unknown))}; allowed are {allowed}")
     if ("prompt" in fields) == ("token_ids" in fields):
         found = "both" if "prompt" in fields else "neither"
@@ -152,7 +154,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def result(index: int, completion: Completion) -> dict[str, object]:
+def result(index: int, completion: Completion, with_logprobs: bool = False) -> dict[str, object]:
     """The output line of one prompt; ``accept_lengths`` has an entry a round, bonus included, uncut."""
     line: dict[str, object] = {
         "index": index,
@@ -161,7 +163,14 @@ def result(index: int, completion: Completion) -> dict[str, object]:
         "finish_reason": completion.finish_reason,
         "accept_lengths": list(completion.accept_lengths),
     }
-    return line if completion.error is None else {**line, "error": str(completion.error)}
+    if with_logprobs:
+        line["logprobs"] = [
+            {"logprob": each.chosen, "top": [[token, value] for token, value in each.top]}
+            for each in completion.logprobs
+        ]
+    if completion.error is not None:
+        line["error"] = str(completion.error)
+    return line
 
 
 class ResultFile:

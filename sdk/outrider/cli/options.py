@@ -1,22 +1,34 @@
-"""Flags made from the table of request settings, and the flags that say what to load."""
+"""Flags made from the tables of settings and of drafting options, and the flags that say what to load."""
 
 from __future__ import annotations
 
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 import click
+from attrs import AttrsInstance
 
 from outrider import registry
-from outrider.errors import InputError
-from outrider.generation.load import DEFAULT_NUM_DRAFT_TOKENS, DTYPES
+from outrider.errors import ConfigurationError, InputError
+from outrider.generation.drafting import DraftingOptions
+from outrider.generation.fields import FlagKind, option_flag, option_help
+from outrider.generation.load import DTYPES
 from outrider.generation.settings import RequestSettings
 from outrider.loop.build import EngineOptions
 
-__all__ = ["known_name", "model_options", "request_settings", "setting_flag", "setting_options"]
+__all__ = [
+    "drafting",
+    "drafting_options",
+    "known_name",
+    "model_options",
+    "request_settings",
+    "setting_flag",
+    "setting_options",
+]
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -26,13 +38,12 @@ _SCALARS = (str, float, int)
 
 def setting_options(function: F) -> F:
     """``function`` with one flag for each field of `RequestSettings`; one that is not given arrives as None or ()."""
-    hints: dict[str, object] = get_type_hints(RequestSettings)
-    defaults: dict[str, object] = attrs.asdict(RequestSettings(), recurse=False)
-    for attribute in reversed(attrs.fields(RequestSettings)):
-        name = attribute.name
-        help_text = _with_default(str(attribute.metadata["help"]), defaults[name])
-        function = setting_flag(name, hints[name], help_text)(function)
-    return function
+    return _table_options(RequestSettings, attrs.asdict(RequestSettings(), recurse=False), function)
+
+
+def drafting_options(function: F) -> F:
+    """``function`` with one flag for each field of `DraftingOptions`; one that is not given arrives as None."""
+    return _table_options(DraftingOptions, attrs.asdict(DraftingOptions(), recurse=False), function)
 
 
 def request_settings(flags: Mapping[str, object]) -> RequestSettings:
@@ -41,13 +52,37 @@ def request_settings(flags: Mapping[str, object]) -> RequestSettings:
     Raises:
         UsageError: a value that is not allowed; all at once.
     """
-    given = {name: value for name, value in flags.items() if value is not None and value != ()}
     try:
-        settings = RequestSettings().override(given)
+        settings = RequestSettings().override(_given(flags, RequestSettings.names()))
         settings.check()
     except InputError as error:
         raise click.UsageError(str(error)) from error
     return settings
+
+
+def drafting(flags: Mapping[str, object]) -> DraftingOptions:
+    """What the flags of `drafting_options` ask for.
+
+    Raises:
+        UsageError: a value that is not allowed; all at once.
+    """
+    try:
+        return DraftingOptions.of(_given(flags, DraftingOptions.names()))
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _given(flags: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
+    return {name: value for name, value in flags.items() if name in names and value is not None and value != ()}
+
+
+def _table_options(table: type[AttrsInstance], defaults: Mapping[str, object], function: F) -> F:
+    hints: dict[str, object] = get_type_hints(table)
+    for attribute in reversed(attrs.fields(table)):
+        name = attribute.name
+        help_text = option_help(attribute, defaults[name])
+        function = setting_flag(name, hints[name], help_text, option_flag(attribute))(function)
+    return function
 
 
 def model_options(function: F) -> F:
@@ -64,13 +99,6 @@ def model_options(function: F) -> F:
                 default="auto",
                 show_default=True,
                 help="Directory or hub id; 'none' drafts nothing, 'auto' takes the draft of the pair.",
-            ),
-            click.option(
-                "--num-draft-tokens",
-                type=click.IntRange(min=0),
-                default=DEFAULT_NUM_DRAFT_TOKENS,
-                show_default=True,
-                help="Tokens drafted a round.",
             ),
             click.option("--batch-size", type=click.IntRange(min=1), help=_batch_help(sizes)),
             click.option(
@@ -136,13 +164,23 @@ def _batch_help(sizes: EngineOptions) -> str:
     return f"Most prompts that run at once.  [default: {sizes.max_batch_size} with --input, else 1]"
 
 
-def _with_default(help_text: str, default: object) -> str:
-    return help_text if default is None or default in ((), {}) else f"{help_text}  [default: {default}]"
+def setting_flag(name: str, hint: object, help_text: str, kind: FlagKind = "value") -> Callable[[F], F]:
+    """A flag for a setting ``name`` of the type ``hint``; one that is not given arrives as None or ().
 
-
-def setting_flag(name: str, hint: object, help_text: str) -> Callable[[F], F]:
-    """A flag for a setting ``name`` of the type ``hint``; one that is not given arrives as None or ()."""
+    ``kind``: what it takes, as in `outrider.generation.fields`.
+    """
     flag = f"--{name.replace('_', '-')}"
+    match kind:
+        case "none":
+            return _unchanged
+        case "json file":
+            return click.option(flag, name, type=_json_file, metavar="FILE", default=None, help=help_text)
+        case "path":
+            return click.option(flag, name, type=str, metavar="FILE", default=None, help=help_text)
+        case "list":
+            return click.option(flag, name, type=_list, metavar="LIST", default=None, help=help_text)
+        case "value":
+            pass
     members = _members(hint)
     if bool in members:
         return click.option(f"{flag}/--no-{flag.removeprefix('--')}", name, default=None, help=help_text)
@@ -158,6 +196,10 @@ def setting_flag(name: str, hint: object, help_text: str) -> Callable[[F], F]:
                 help=f"{help_text}  [repeatable]",
             )
     return click.option(flag, name, type=_type(members), metavar=_metavar(members), default=None, help=help_text)
+
+
+def _unchanged(function: F) -> F:
+    return function
 
 
 def _members(hint: object) -> Sequence[object]:
@@ -185,3 +227,26 @@ def _json(text: str) -> object:
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not JSON: {error}") from error
     return value
+
+
+def _json_file(path: str) -> object:
+    """The value in the JSON file of a flag; one that cannot be read is bad usage."""
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise click.BadParameter(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    try:
+        value: object = json.loads(content)
+    except ValueError as error:
+        raise click.BadParameter(f"{path} is not JSON: {error}") from error
+    return value
+
+
+def _list(text: str) -> object:
+    """The values of a flag: numbers and words with commas between them, or a JSON list."""
+    if text.lstrip().startswith("["):
+        return _json(text)
+    words = [word.strip() for word in text.split(",")]
+    return [int(word) if word.removeprefix("-").isdecimal() else word for word in words]

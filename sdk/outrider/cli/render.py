@@ -16,10 +16,14 @@ __all__ = ["Comparison", "StatisticsRow", "progress_bar", "show_statistics", "st
 
 @frozen
 class Comparison:
-    """The same prompts without drafting, and how many tokens agreed (``None``: they did not all)."""
+    """The same prompts without drafting, and how many tokens agreed (``None``: they did not all).
+
+    ``num_skipped``: prompts whose tokens were not compared, since their verifier keeps the distribution at most.
+    """
 
     plain: Statistics
     num_same: int | None
+    num_skipped: int = 0
 
 
 @frozen
@@ -55,12 +59,23 @@ def statistics_rows(
     if finish_reason is not None:
         rows.append(StatisticsRow("finish reason", finish_reason))
     if comparison is not None:
-        same = comparison.num_same
-        rows.append(StatisticsRow("same tokens", "no" if same is None else f"yes, all {same}"))
+        rows.append(StatisticsRow("same tokens", _same_tokens(comparison)))
         if statistics.seconds > 0 and comparison.plain.tokens_per_second > 0:
             ratio = statistics.tokens_per_second / comparison.plain.tokens_per_second
             rows.append(StatisticsRow("speed ratio", f"{ratio:.2f}x"))
     return rows
+
+
+def _same_tokens(comparison: Comparison) -> str:
+    same, skipped = comparison.num_same, comparison.num_skipped
+    if same is None:
+        return "no"
+    if not skipped:
+        return f"yes, all {same}"
+    note = (
+        f"not compared for {skipped} sampled {'prompt' if skipped == 1 else 'prompts'}: the verifier does not keep them"
+    )
+    return f"yes, all {same}; {note}" if same else note
 
 
 def show_statistics(rows: Sequence[StatisticsRow]) -> None:

@@ -7,9 +7,9 @@ from functools import partial
 
 import torch
 
-from outrider.conformance.draft_passes import DraftPasses, Fed, attend_nothing, last_row
+from outrider.conformance.draft_passes import DraftPasses, Fed, last_row
 from outrider.conformance.host_reads import forbid_host_reads
-from outrider.conformance.paged import WatchedAttend, differs
+from outrider.conformance.paged import WatchedAttend, attend_nothing, differs
 from outrider.conformance.report import ConformanceReport, Faults, run_checks
 from outrider.conformance.spec_checks import check_draft_spec, check_draft_vocabulary
 from outrider.conformance.target_passes import TREE
@@ -191,7 +191,9 @@ class _DraftChecks(DraftPasses):
         memory = self._memory()
         self._run_extend(self._verified(), memory.rows([0] * len(self._lengths), self._lengths))
         everything = Fed(self._draft.embed(self._drafted_ids), self._states)
-        found = self._run_step(self._pick(everything, range(len(self._drafted_ids))), memory.tree_rows(self._lengths, TREE))
+        found = self._run_step(
+            self._pick(everything, range(len(self._drafted_ids))), memory.tree_rows(self._lengths, TREE)
+        )
         for place, length in enumerate(self._lengths):
             start = self._starts()[place]
             for row in range(count):

@@ -17,7 +17,7 @@ from outrider.errors import BindError, Problems
 from outrider.interfaces import AttnBackend, BoundDraft, Target
 from outrider.types import Attend, DraftOutput, StackInputs
 
-__all__ = ["DraftPasses", "Fed", "attend_nothing", "last_row"]
+__all__ = ["DraftPasses", "Fed", "last_row"]
 
 
 @frozen(eq=False)
@@ -67,7 +67,9 @@ class DraftPasses:
     def _drafted(self) -> Fed:
         """One drafted row below each sequence."""
         rows = len(self._lengths)
-        return Fed(self._draft.embed(self._drafted_ids[:rows]), None if self._states is None else self._states[:rows].clone())
+        return Fed(
+            self._draft.embed(self._drafted_ids[:rows]), None if self._states is None else self._states[:rows].clone()
+        )
 
     def _pick(self, fed: Fed, rows: Sequence[int]) -> Fed:
         index = torch.tensor(list(rows), device=fed.embeds.device)
@@ -142,11 +144,6 @@ class DraftPasses:
             f"{what} differ by {'a shape or NaN' if math.isinf(distance) else f'{distance:.1e}'} of the largest value "
             f"(allowed {tolerance(self._spec.dtype):.0e}); {remedy}",
         )
-
-
-def attend_nothing(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG001 - an `Attend`
-    """Attention of every row to itself alone: needs no cache."""
-    return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
 
 def _kept(output: DraftOutput) -> DraftOutput:

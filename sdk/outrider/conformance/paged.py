@@ -13,7 +13,7 @@ from outrider.kv import PagedKVCache, PagePool
 from outrider.kv.pages import slots_of_rows
 from outrider.types import Attend, AttentionSpec, AttnBatch
 
-__all__ = ["PagedMemory", "Rows", "TreeRows", "WatchedAttend", "differs", "offset", "tolerance"]
+__all__ = ["PagedMemory", "Rows", "TreeRows", "WatchedAttend", "attend_nothing", "differs", "offset", "tolerance"]
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
@@ -138,6 +138,11 @@ class PagedMemory:
 
     def _tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(list(values), dtype=torch.int64, device=self._device)
+
+
+def attend_nothing(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG001 - an `Attend`
+    """The queries themselves, of the shape of attention's outcome whatever the keys are; needs no cache."""
+    return q
 
 
 @define(eq=False)

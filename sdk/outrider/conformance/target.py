@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from outrider.conformance.host_reads import forbid_host_reads
-from outrider.conformance.paged import differs, offset
+from outrider.conformance.paged import WatchedAttend, attend_nothing, differs, offset
 from outrider.conformance.report import ConformanceReport, Faults, run_checks
 from outrider.conformance.spec_checks import check_model_spec
 from outrider.conformance.target_passes import TREE, TargetPasses
@@ -90,7 +89,10 @@ class _TargetChecks(TargetPasses):
 
     def attend_calls(self, faults: Faults) -> None:
         """Once per layer in order, with the heads of the spec."""
-        watched = self._watched()
+        rows = self._fresh_rows(self._sequences)
+        watched = WatchedAttend(attend_nothing, self._spec.layers, self._spec.dtype)
+        with faults.catching():
+            self._stack.run_layers(self._embedded(self._sequences), self._inputs(rows, (), watched))
         expected = list(range(self._spec.num_layers))
         faults.expect(
             watched.called == expected,
@@ -140,7 +142,7 @@ class _TargetChecks(TargetPasses):
         every = tuple(map(HiddenTap, range(self._spec.num_layers + 1)))
         plain = self._whole(self._sequences, every)
         for layer in range(self._spec.num_layers):
-            changed = self._watched(every, shift=layer).output
+            changed = self._shifted(every, layer)
             for tap, before, after in zip(every, plain.taps, changed.taps, strict=True):
                 boundary = tap.boundary or 0
                 faults.expect(
@@ -155,14 +157,9 @@ class _TargetChecks(TargetPasses):
         ids = torch.tensor(self._sequences[0], device=spec.device)
         rows = self._fresh_rows(self._sequences[:1])
         taps = (HiddenTap(0), HiddenTap.final_norm())
-        plain: list[Tensor] = []
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG001 - the backend is not in question
-            return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-
-        inputs = self._inputs(rows, taps, attend)
+        inputs = self._inputs(rows, taps, attend_nothing)
         with faults.catching(), forbid_host_reads():
-            plain.append(self._stack.logits(self._stack.run_layers(self._stack.embed(ids), inputs).hidden))
+            self._stack.logits(self._stack.run_layers(self._stack.embed(ids), inputs).hidden)
 
     # -- several passes --------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from attrs import frozen
 from torch import Tensor
 
 from outrider.binding import check_attention
@@ -16,19 +15,10 @@ from outrider.errors import BindError, Problems
 from outrider.interfaces import AttnBackend, Target
 from outrider.types import Attend, HiddenTap, StackInputs, StackOutput
 
-__all__ = ["TREE", "TargetPasses", "Watched"]
+__all__ = ["TREE", "TargetPasses"]
 
 TREE = TreeRows((-1, -1, 0, 0, 1, 2))
 """Two branches below the prefix, one of which branches again: siblings at every depth."""
-
-
-@frozen(eq=False)
-class Watched:
-    """The layers that a pass attended to, what was wrong with what it gave, and its output."""
-
-    called: list[int]
-    faults: list[str]
-    output: StackOutput
 
 
 class TargetPasses:
@@ -83,11 +73,11 @@ class TargetPasses:
         # The next call may overwrite what this one returned.
         return StackOutput(output.hidden.clone(), tuple(tap.clone() for tap in output.taps))
 
-    def _watched(self, taps: tuple[HiddenTap, ...] = (), shift: int | None = None) -> Watched:
+    def _shifted(self, taps: tuple[HiddenTap, ...], layer: int) -> StackOutput:
+        """All sequences, with another outcome of the attention of ``layer``."""
         rows = self._fresh_rows(self._sequences)
-        watched = WatchedAttend(rows.attend, self._spec.layers, self._spec.dtype, shift)
-        output = self._stack.run_layers(self._embedded(self._sequences), self._inputs(rows, taps, watched))
-        return Watched(watched.called, watched.faults, output)
+        watched = WatchedAttend(rows.attend, self._spec.layers, self._spec.dtype, shift=layer)
+        return self._stack.run_layers(self._embedded(self._sequences), self._inputs(rows, taps, watched))
 
     def _in_pieces(self, sequences: Sequence[Sequence[int]], size: int) -> list[Tensor]:
         memory, found = self._memory(len(sequences)), [list[Tensor]() for _ in sequences]

@@ -26,6 +26,7 @@ __all__ = [
     "ChainBuilder",
     "DrafterBuilder",
     "DrafterParts",
+    "ModelFreeDrafter",
     "NoDraftBuilder",
     "StaticTreeBuilder",
     "TreeBuilder",
@@ -100,6 +101,15 @@ class DrafterBuilder(Protocol):
             BindError: draft and backends do not fit.
             ConfigurationError: sizes that cannot work.
         """
+        ...
+
+
+class ModelFreeDrafter(Protocol):
+    """A way to draft that needs no model; what an entry point of ``outrider.drafters`` gives."""
+
+    @abstractmethod
+    def __call__(self, length: int, /) -> DrafterBuilder:
+        """What builds a drafter of one-hot chains of ``length`` tokens."""
         ...
 
 

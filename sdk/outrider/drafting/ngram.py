@@ -11,7 +11,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from outrider.drafting.builders import DrafterParts
+from outrider.drafting.builders import DrafterParts, ModelFreeDrafter
 from outrider.drafting.chain_proposal import ChainLayout
 from outrider.drafting.limits import draft_lengths
 from outrider.errors import ConfigurationError, Problems
@@ -19,7 +19,7 @@ from outrider.interfaces import Drafter
 from outrider.types import HiddenTap, Proposal, TreeShape
 from outrider.types.state import DecodeState, VerifiedRows
 
-__all__ = ["NgramBuilder", "NgramDrafter"]
+__all__ = ["NgramBuilder", "NgramDrafter", "drafter"]
 
 _NO_TOKEN = -1
 
@@ -123,3 +123,8 @@ class NgramBuilder:
                     f"n-grams of {self.max_n} down to {self.min_n} tokens are asked; 1 <= min_n <= max_n is needed"
                 )
         return NgramDrafter(self.length, parts.num_rows, parts.target.stack.spec.device, self.max_n, self.min_n)
+
+
+def drafter() -> ModelFreeDrafter:
+    """What makes n-gram drafters (entry point ``outrider.drafters``)."""
+    return NgramBuilder

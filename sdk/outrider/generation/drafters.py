@@ -1,28 +1,30 @@
-"""Which drafter a user asks for, settled before anything is loaded."""
+"""What drafts and what verifies, settled from a user's wishes before anything is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint, load_hot_tokens
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder
-from outrider.drafting.ngram import NgramBuilder
-from outrider.errors import ConfigurationError, Problems
-from outrider.interfaces import LoadOptions, Target
+from outrider.drafting.builders import ChainBuilder, DrafterBuilder, ModelFreeDrafter, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.choosing import ProposalMode
+from outrider.errors import CheckpointError, ConfigurationError, Problems
+from outrider.generation.drafting import AUTO, ChainShape, DraftingOptions, DraftShape, DynamicShape, StaticShape
+from outrider.interfaces import BoundDraft, LoadOptions, UnboundDraft, VerifierChoice
+from outrider.registry import Group
+from outrider.types import DraftOverrides, TapConvention
 
-__all__ = ["AUTO", "NGRAM", "DrafterChoice", "drafter_names", "read_hot_tokens"]
+__all__ = ["DRAFTERS", "DraftPlan", "drafter_names", "read_hot_tokens"]
 
-AUTO = "auto"
-NGRAM = "ngram"
+DRAFTERS: Group[ModelFreeDrafter] = Group("outrider.drafters", "drafter")
 
 
 def drafter_names() -> tuple[str, ...]:
-    """What may be asked for: `AUTO` (the loader that recognises the draft), each installed draft loader, `NGRAM`."""
-    return (AUTO, *registry.names(registry.DRAFTS), NGRAM)
+    """What may be asked for: `AUTO` (the loader that recognises the draft), draft loaders, drafters without a model."""
+    return (AUTO, *registry.names(registry.DRAFTS), *registry.names(DRAFTERS))
 
 
 def read_hot_tokens(
@@ -36,53 +38,147 @@ def read_hot_tokens(
     return tuple(hot_tokens)
 
 
-@frozen
-class DrafterChoice:
-    """A checked wish: ``name`` of `drafter_names`, the draft's ``directory`` if any, and the length of its chains."""
+@frozen(eq=False)
+class DraftPlan:
+    """Checked wishes. ``shape``: what is proposed each round, and ``mode``: how. ``verifier``: what accepts it."""
 
-    name: str
-    directory: Path | None
-    num_tokens: int
+    options: DraftingOptions
+    shape: DraftShape
+    mode: ProposalMode
+    verifier: VerifierChoice
 
     @classmethod
-    def of(cls, name: str, directory: Path | None, explicit: bool, num_tokens: int, hot_tokens: bool) -> DrafterChoice:
-        """The choice, if it makes sense. ``explicit``: the user named the draft; it is not merely that of the pair.
+    def of(cls, options: DraftingOptions, has_draft: bool, explicit: bool) -> DraftPlan:
+        """The plan, if ``options`` make sense together.
+
+        ``has_draft``: a draft model is named; ``explicit``: by the user, it is not merely that of the pair.
 
         Raises:
-            ConfigurationError: an unknown name, or wishes that contradict each other; all at once.
+            ConfigurationError: unknown names, or wishes that contradict each other; all at once.
+            PluginError: the package of the verifier cannot be imported.
         """
-        with Problems("the drafter cannot be set up", ConfigurationError) as problems:
-            if num_tokens < 0:
-                problems.add(f"num_draft_tokens is {num_tokens}, 0 (no drafting) or more is needed")
-            if name not in drafter_names():
-                problems.add(f"drafter '{name}' is not known; known are: {', '.join(drafter_names())}")
-            elif name == NGRAM:
-                if explicit and directory is not None:
-                    problems.add(
-                        f"drafter {NGRAM} looks the text up in itself, but a draft ({directory}) is given; leave one out"
-                    )
-                directory = None
-            elif name != AUTO and directory is None:
-                problems.add(f"drafter {name} needs a draft, but none is given; name its directory (draft=, --draft)")
-            if hot_tokens and (directory is None or num_tokens == 0):
+        with Problems("drafting cannot be set up as asked", ConfigurationError) as problems:
+            shape = options.shape(problems)
+            known = registry.names(registry.VERIFIERS)
+            verifier = registry.verifier(options.verifier) if options.verifier in known else None
+            if verifier is None:
+                problems.add(f"verifier '{options.verifier}' is not known; known are: {', '.join(known)}")
+            elif verifier.chains_only and not _is_chain(shape):
                 problems.add(
-                    "hot tokens are given, but no draft model runs whose head they could cut; leave them out, or name a draft"
+                    f"verifier {options.verifier} is defined for chains only, and a tree is asked; leave the tree out, or "
+                    "verify it with exact or rejection"
                 )
-        return cls(name, directory, num_tokens)
+            if options.tap_convention is not None and options.taps is not None:
+                problems.add(f"tap_convention {options.tap_convention} is given beside taps, which are absolute")
+            _check_drafter(problems, options, has_draft, explicit)
+            mode = _mode(problems, options, shape, verifier)
+        assert verifier is not None, "an unknown one was a problem"
+        return cls(options, shape, mode, verifier)
 
-    def builder(self, target: Target, options: LoadOptions, allow_pickle: bool = False) -> DrafterBuilder | None:
-        """What builds the drafter for ``target``; ``None`` when nothing drafts. Loads and binds the draft.
+    @property
+    def needs_model(self) -> bool:
+        """Whether a draft model runs, provided that one is given."""
+        return not self.options.drafts_nothing and not _is_model_free(self.options)
+
+    def load(self, directory: Path, options: LoadOptions, allow_pickle: bool = False) -> UnboundDraft:
+        """The draft in ``directory``, with what the user says of it in place of what its checkpoint says.
 
         Raises:
-            CheckpointError: the draft is missing, foreign or faulty.
-            BindError: it does not fit the target.
+            CheckpointError: the draft or the file of hot tokens is missing, foreign or faulty.
+            ConfigurationError: the draft is good, but cannot honour what the user says of it.
         """
-        if self.num_tokens == 0:
+        wishes = self.options
+        convention = None if wishes.tap_convention is None else TapConvention(wishes.tap_convention)
+        overrides = DraftOverrides(
+            taps=wishes.taps,
+            tap_convention=convention,
+            hot_tokens=read_hot_tokens(wishes.hot_tokens, allow_pickle),
+        )
+        checkpoint = Checkpoint(directory, allow_pickle)
+        loader = None if wishes.drafter == AUTO else wishes.drafter
+        try:
+            return registry.load_draft(checkpoint, evolve(options, overrides=overrides), loader=loader)
+        except CheckpointError as error:
+            if overrides == DraftOverrides():
+                raise
+            # Without the wishes it fails with its own fault, or the wishes are at fault.
+            registry.load_draft(checkpoint, evolve(options, overrides=DraftOverrides()), loader=loader)
+            raise ConfigurationError(f"the draft cannot be used as asked: {error}") from error
+
+    def builder(self, draft: BoundDraft | None) -> DrafterBuilder | None:
+        """What builds the drafter, from ``draft`` where a model drafts; ``None`` when nothing drafts."""
+        if self.options.drafts_nothing:
             return None
-        if self.name == NGRAM:
-            return NgramBuilder(self.num_tokens)
-        if self.directory is None:
+        if _is_model_free(self.options):
+            assert isinstance(self.shape, ChainShape), "trees without a model are refused"
+            return registry.INSTALLED.create(DRAFTERS, self.options.drafter)(self.shape.length)
+        if draft is None:
             return None
-        loader = None if self.name == AUTO else self.name
-        unbound = registry.load_draft(Checkpoint(self.directory, allow_pickle), options, loader=loader)
-        return ChainBuilder(unbound.bind(target), self.num_tokens)
+        match self.shape:
+            case ChainShape(length):
+                return ChainBuilder(draft, length, self.mode)
+            case DynamicShape(width, depth, num_tokens):
+                return TreeBuilder(draft, width, depth, num_tokens, self.mode)
+            case StaticShape(parents):
+                return StaticTreeBuilder(draft, parents, self.mode)
+
+
+def _is_model_free(options: DraftingOptions) -> bool:
+    return options.drafter in registry.names(DRAFTERS)
+
+
+def _is_chain(shape: DraftShape) -> bool:
+    match shape:
+        case ChainShape():
+            return True
+        case DynamicShape():
+            return False
+        case StaticShape():
+            return shape.is_chain
+
+
+def _check_drafter(problems: Problems, options: DraftingOptions, has_draft: bool, explicit: bool) -> None:
+    name = options.drafter
+    asks_tree = options.tree is not None or options.tree_width != 1 or options.tree_depth is not None
+    if name not in drafter_names():
+        problems.add(f"drafter '{name}' is not known; known are: {', '.join(drafter_names())}")
+        return
+    model_free = _is_model_free(options)
+    if model_free:
+        if explicit and has_draft:
+            problems.add(f"drafter {name} drafts without a model, but a draft is given; leave one of them out")
+        if asks_tree:
+            problems.add(f"drafter {name} proposes chains only; leave the tree out, or name a draft model")
+        if options.proposal != AUTO:
+            problems.add(
+                f"drafter {name} has no distribution to draft {options.proposal} tokens from; leave proposal out"
+            )
+    elif name != AUTO and not has_draft:
+        problems.add(f"drafter {name} needs a draft, but none is given; name its directory (draft=, --draft)")
+    nothing = options.drafts_nothing or not (model_free or has_draft)
+    if nothing and (asks_tree or options.proposal != AUTO):
+        problems.add("a tree or a kind of proposal is asked, but nothing drafts; leave it out, or name a draft")
+    if nothing or model_free:
+        if options.hot_tokens is not None:
+            problems.add(
+                "hot tokens are given, but no draft model runs whose head they could cut; leave them out, or name a draft"
+            )
+        if options.taps is not None or options.tap_convention is not None:
+            problems.add("taps are given, but no draft model runs that is fed them; leave them out, or name a draft")
+
+
+def _mode(
+    problems: Problems, options: DraftingOptions, shape: DraftShape, verifier: VerifierChoice | None
+) -> ProposalMode:
+    """How tokens are drafted: as asked, else what suits the verifier and the tree."""
+    wanted = options.proposal
+    if wanted != AUTO:
+        if wanted == ProposalMode.SAMPLED.value and isinstance(shape, DynamicShape):
+            problems.add(
+                "proposal sampled with a dynamic tree: it keeps its best candidates, so they cannot be drawn without "
+                "changing the output; draft greedy or coupled ones, or give a fixed tree"
+            )
+        return ProposalMode(wanted)
+    suited = ProposalMode.COUPLED if verifier is None else ProposalMode(verifier.proposal)
+    # One-hot drafts are accepted with p(x): the most probable ones most often.
+    return ProposalMode.GREEDY if suited is ProposalMode.SAMPLED and isinstance(shape, DynamicShape) else suited

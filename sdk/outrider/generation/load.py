@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
-from attrs import evolve
+from typing_extensions import Unpack
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint
 from outrider.errors import CheckpointError, ConfigurationError
-from outrider.generation.drafters import AUTO, DrafterChoice, read_hot_tokens
+from outrider.generation.drafters import DraftPlan
+from outrider.generation.drafting import DraftingKeywords, DraftingOptions
 from outrider.generation.model import SpeculativeModel
 from outrider.interfaces import LoadOptions, LoadProgress, ModelPair
 from outrider.loop.build import EngineOptions
-from outrider.types import DraftOverrides
 
-__all__ = ["DEFAULT_NUM_DRAFT_TOKENS", "DTYPES", "load", "resolve_directory"]
+__all__ = ["DTYPES", "load", "plan_drafting", "resolve_directory"]
 
-DEFAULT_NUM_DRAFT_TOKENS = 5
 DEFAULT_PAIR = "tiny"
 DTYPES = {
     "auto": None,
@@ -34,9 +32,6 @@ def load(
     target: str | Path | None = None,
     draft: str | Path | None = "auto",
     *,
-    drafter: str = AUTO,
-    num_draft_tokens: int | None = None,
-    hot_tokens: str | Path | Sequence[int] | None = None,
     device: str | torch.device = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
     attention: str = "sdpa",
@@ -44,37 +39,47 @@ def load(
     options: EngineOptions | None = None,
     allow_pickle: bool = False,
     progress: LoadProgress | None = None,
+    **drafting: Unpack[DraftingKeywords],
 ) -> SpeculativeModel:
     """A model ready to generate.
 
     ``target``: a directory, a hub id, the name of an installed pair, or ``None`` for the embedded one. ``draft``: likewise;
     ``"auto"`` is the draft of the pair and nothing for any other target; ``None`` or ``"none"`` drafts nothing.
-    ``drafter``: one of `outrider.generation.drafters.drafter_names`. ``"auto"`` is what the draft's checkpoint is; a plain
-    language model drafts only as ``"standalone"``; ``"ngram"`` needs no draft. ``hot_tokens``: target ids (or a JSON file of
-    them) that the head which drafts is cut to.
-    ``dtype`` ``"auto"``: float32 on a CPU, the checkpoint's own elsewhere. ``num_draft_tokens`` 0 drafts nothing.
+    ``drafting``: what is drafted and how it is verified, as in `DraftingOptions`: chains (the default), dynamic or fixed
+    trees, exact or other verification, the drafter. ``dtype`` ``"auto"``: float32 on a CPU, the checkpoint's own elsewhere.
 
     Raises:
         CheckpointError: a directory is missing, foreign or faulty.
         BindError: target and draft do not fit.
-        ConfigurationError: an option cannot be honoured.
+        ConfigurationError: an option cannot be honoured; contradictions are found before anything is loaded.
     """
+    plan = plan_drafting(target, draft, DraftingOptions.of(drafting))
     place = _device(device)
     load_options = LoadOptions(place, _dtype(dtype, place), progress)
     pair = _pair(target)
-    length = DEFAULT_NUM_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens
-    explicit = draft is not None and str(draft) not in ("auto", "none")
-    choice = DrafterChoice.of(drafter, _draft_directory(draft, pair), explicit, length, hot_tokens is not None)
-    overrides = DraftOverrides(hot_tokens=read_hot_tokens(hot_tokens, allow_pickle))
+    draft_name = _draft_name(draft, pair) if plan.needs_model else None
     target_directory = pair.target if pair is not None else resolve_directory(str(target))
+    # The draft first: it is the smaller one, and what is wrong with it is then known the sooner.
+    unbound = None if draft_name is None else plan.load(resolve_directory(draft_name), load_options, allow_pickle)
     loaded = registry.load_target(Checkpoint(target_directory, allow_pickle), load_options)
     return SpeculativeModel(
         loaded,
-        choice.builder(loaded, evolve(load_options, overrides=overrides), allow_pickle),
+        plan.builder(None if unbound is None else unbound.bind(loaded)),
         attention=registry.attention(attention),
         runner=lambda: registry.runner(runner),
+        verifier=plan.verifier.verifier,
         options=options,
     )
+
+
+def plan_drafting(target: str | Path | None, draft: str | Path | None, drafting: DraftingOptions) -> DraftPlan:
+    """What `load` would do about drafting; loads nothing and asks no hub.
+
+    Raises:
+        ConfigurationError: ``drafting`` cannot be honoured for such a target and draft; all reasons at once.
+    """
+    has_draft = _draft_name(draft, _pair(target)) is not None
+    return DraftPlan.of(drafting, has_draft, explicit=has_draft and str(draft) != "auto")
 
 
 def resolve_directory(name: str) -> Path:
@@ -107,12 +112,13 @@ def _pair(target: str | Path | None) -> ModelPair | None:
     return registry.pair(name) if name in registry.names(registry.PAIRS) and not Path(name).exists() else None
 
 
-def _draft_directory(draft: str | Path | None, pair: ModelPair | None) -> Path | None:
+def _draft_name(draft: str | Path | None, pair: ModelPair | None) -> str | None:
+    """Directory or hub id of the draft, not resolved yet."""
     if draft is None or str(draft) == "none":
         return None
     if str(draft) == "auto":
-        return pair.drafts[0] if pair is not None and pair.drafts else None
-    return resolve_directory(str(draft))
+        return str(pair.drafts[0]) if pair is not None and pair.drafts else None
+    return str(draft)
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Never, TypedDict, cast
 
 import attrs
 from attrs import field, frozen
 
 from outrider.errors import InputError, Problems
+from outrider.generation.fields import option, read_options
 from outrider.generation.values import (
     id_lists,
     ids,
@@ -27,16 +28,6 @@ from outrider.text.stops import StopRules
 from outrider.types import CaptureHiddenMode, OutputWants, SamplingParams
 
 __all__ = ["RequestSettings", "SettingKeywords"]
-
-Reader = Callable[[object], object]
-
-
-def _setting(read: Reader, help_text: str, *, optional: bool = False, file: bool = False) -> dict[str, object]:
-    """What a field says of itself: ``read`` turns a JSON value into its own, or raises ValueError with what it expects.
-
-    ``optional``: null is allowed. ``file``: its flag names a file that holds the JSON value.
-    """
-    return {"read": read, "help": help_text, "optional": optional, "file": file}
 
 
 class SettingKeywords(TypedDict, total=False):
@@ -73,59 +64,61 @@ class RequestSettings:
     an input line; a line overrides a flag.
     """
 
-    max_new_tokens: int = field(default=128, metadata=_setting(integer, "Most tokens to generate for a prompt."))
+    max_new_tokens: int = field(default=128, metadata=option(integer, "Most tokens to generate for a prompt."))
     min_new_tokens: int = field(
-        default=0, metadata=_setting(integer, "No end-of-sequence id before this many tokens; stop strings still end.")
+        default=0, metadata=option(integer, "No end-of-sequence id before this many tokens; stop strings still end.")
     )
-    temperature: float = field(default=0.0, metadata=_setting(number, "Sampling temperature; 0 is greedy."))
-    top_k: int = field(default=0, metadata=_setting(integer, "Sample from the k most probable tokens; 0 from all."))
+    temperature: float = field(default=0.0, metadata=option(number, "Sampling temperature; 0 is greedy."))
+    top_k: int = field(default=0, metadata=option(integer, "Sample from the k most probable tokens; 0 from all."))
     top_p: float = field(
-        default=1.0, metadata=_setting(number, "Sample from the fewest tokens that have this probability together.")
+        default=1.0, metadata=option(number, "Sample from the fewest tokens that have this probability together.")
     )
     min_p: float = field(
-        default=0.0, metadata=_setting(number, "Drop tokens less probable than this share of the most probable one.")
+        default=0.0, metadata=option(number, "Drop tokens less probable than this share of the most probable one.")
     )
     repetition_penalty: float = field(
-        default=1.0, metadata=_setting(number, "Above 1, tokens of prompt and output become less likely.")
+        default=1.0, metadata=option(number, "Above 1, tokens of prompt and output become less likely.")
     )
     presence_penalty: float = field(
-        default=0.0, metadata=_setting(number, "Taken from the logit of every token of the output.")
+        default=0.0, metadata=option(number, "Taken from the logit of every token of the output.")
     )
     frequency_penalty: float = field(
-        default=0.0, metadata=_setting(number, "Taken from the logit of a token for each time the output holds it.")
+        default=0.0, metadata=option(number, "Taken from the logit of a token for each time the output holds it.")
     )
     logit_bias: Mapping[int, float] = field(
-        factory=dict[int, float], metadata=_setting(token_bias, "Added to logits, by token id.")
+        factory=dict[int, float], metadata=option(token_bias, "Added to logits, by token id.")
     )
-    banned_token_ids: tuple[int, ...] = field(default=(), metadata=_setting(ids, "Ids that are never generated."))
+    banned_token_ids: tuple[int, ...] = field(default=(), metadata=option(ids, "Ids that are never generated."))
     allowed_token_ids: tuple[int, ...] | None = field(
-        default=None, metadata=_setting(ids, "Only these ids are generated.", optional=True)
+        default=None, metadata=option(ids, "Only these ids are generated.", optional=True)
     )
-    seed: int = field(default=0, metadata=_setting(integer, "Seed of the sampling noise; same seed, same text."))
-    stop: tuple[str, ...] = field(default=(), metadata=_setting(texts, "A text that ends the output."))
+    seed: int = field(default=0, metadata=option(integer, "Seed of the sampling noise; same seed, same text."))
+    stop: tuple[str, ...] = field(default=(), metadata=option(texts, "A text that ends the output."))
     stop_sequences: tuple[tuple[int, ...], ...] = field(
-        default=(), metadata=_setting(id_lists, "A list of ids that ends the output.")
+        default=(), metadata=option(id_lists, "A list of ids that ends the output.")
     )
-    include_stop: bool = field(default=False, metadata=_setting(switch, "Whether the text keeps what ended it."))
+    include_stop: bool = field(default=False, metadata=option(switch, "Whether the text keeps what ended it."))
     eos_token_ids: tuple[int, ...] | None = field(
-        default=None, metadata=_setting(ids, "Ids that end the output, in place of the target's own.", optional=True)
+        default=None, metadata=option(ids, "Ids that end the output, in place of the target's own.", optional=True)
     )
-    ignore_eos: bool = field(default=False, metadata=_setting(switch, "Go on past end-of-sequence ids."))
+    ignore_eos: bool = field(default=False, metadata=option(switch, "Go on past end-of-sequence ids."))
     max_draft_tokens: int | None = field(
-        default=None, metadata=_setting(integer, "Longest draft for this request; 0 drafts nothing.", optional=True)
+        default=None, metadata=option(integer, "Longest draft for this request; 0 drafts nothing.", optional=True)
     )
     logprobs: int | None = field(
         default=None,
-        metadata=_setting(integer, "Give log-probabilities of each token and of the n most probable.", optional=True),
+        metadata=option(integer, "Give log-probabilities of each token and of the n most probable.", optional=True),
     )
     hidden_states: Literal["null", "last", "full"] = field(
-        default="null", metadata=_setting(text, "Final-norm hidden states to give with a completion (Python only).")
+        default="null",
+        metadata=option(text, "Final-norm hidden states to give with a completion (Python only).", flag="none"),
     )
     json_schema: Mapping[str, object] | None = field(
-        default=None, metadata=_setting(json_object, "JSON schema that the output fulfils.", optional=True, file=True)
+        default=None,
+        metadata=option(json_object, "JSON schema that the output fulfils.", optional=True, flag="json file"),
     )
     regex: str | None = field(
-        default=None, metadata=_setting(text, "Regular expression that the whole output matches.", optional=True)
+        default=None, metadata=option(text, "Regular expression that the whole output matches.", optional=True)
     )
 
     def override(self, values: Mapping[str, object]) -> RequestSettings:
@@ -134,20 +127,7 @@ class RequestSettings:
         Raises:
             InputError: a value of the wrong type; all at once.
         """
-        changes: dict[str, object] = {}
-        with Problems("settings", InputError) as problems:
-            for attribute in attrs.fields(RequestSettings):
-                name = attribute.name
-                if name not in values:
-                    continue
-                value = values[name]
-                if value is None and attribute.metadata["optional"]:
-                    changes[name] = None
-                    continue
-                try:
-                    changes[name] = cast("Reader", attribute.metadata["read"])(value)
-                except ValueError as error:
-                    problems.add(f"'{name}' is {value!r}, expected {error}")
+        changes = read_options(RequestSettings, values, "settings", InputError)
         # Every value has been read by its own field's reader, which no type checker can follow through the table.
         return attrs.evolve(self, **cast("dict[str, Never]", changes))
 

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
-__all__ = ["id_lists", "ids", "integer", "items", "json_object", "number", "switch", "text", "texts", "token_bias"]
+from outrider.types import HiddenTap
+
+__all__ = [
+    "choice",
+    "id_lists",
+    "ids",
+    "ids_or_path",
+    "integer",
+    "items",
+    "json_object",
+    "number",
+    "switch",
+    "taps",
+    "text",
+    "texts",
+    "token_bias",
+]
+
+FINAL_NORM = str(HiddenTap.final_norm())
 
 
 def integer(value: object) -> int:
@@ -34,6 +53,17 @@ def text(value: object) -> str:
     if isinstance(value, str):
         return value
     raise ValueError("a string")
+
+
+def choice(*allowed: str) -> Callable[[object], str]:
+    """A reader of strings that takes the ``allowed`` ones only."""
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and value in allowed:
+            return value
+        raise ValueError(f"one of {', '.join(allowed)}")
+
+    return read
 
 
 def texts(value: object) -> tuple[str, ...]:
@@ -83,6 +113,35 @@ def json_object(value: object) -> Mapping[str, object]:
     ):
         raise ValueError("a JSON object")
     return cast("Mapping[str, object]", value)
+
+
+def ids_or_path(value: object) -> tuple[int, ...] | Path:
+    """Token ids, or the file that lists them."""
+    if isinstance(value, (str, Path)):
+        return Path(value).expanduser()
+    try:
+        return ids(value)
+    except ValueError as error:
+        raise ValueError("a list of token ids, or the file that holds one") from error
+
+
+def taps(value: object) -> tuple[HiddenTap, ...]:
+    """Points of the target's residual stream: boundaries by number, or ``final_norm``."""
+    expected = f"a list of boundaries (0, 1, …) and '{FINAL_NORM}'"
+    found = _sequence(value)
+    if found is None:
+        raise ValueError(expected)
+    read: list[HiddenTap] = []
+    for each in found:
+        if isinstance(each, HiddenTap):
+            read.append(each)
+        elif each == FINAL_NORM:
+            read.append(HiddenTap.final_norm())
+        elif isinstance(each, int) and not isinstance(each, bool) and each >= 0:
+            read.append(HiddenTap.at(each))
+        else:
+            raise ValueError(expected)
+    return tuple(read)
 
 
 def items(lists: Iterable[Iterable[int]]) -> Iterable[int]:

@@ -20,7 +20,15 @@ from outrider.interfaces.loaders import (
 from outrider.interfaces.runner import GraphBody, GraphRunner
 from outrider.interfaces.target import MultimodalProvider, PreparedPrompt, StateRollback, Target
 from outrider.interfaces.text import TextCodec
-from outrider.interfaces.verify import LosslessVerifier, LossyVerifier, Verifier
+from outrider.interfaces.verify import (
+    LosslessChoice,
+    LosslessVerifier,
+    LossyChoice,
+    LossyVerifier,
+    ProposalKind,
+    Verifier,
+    VerifierChoice,
+)
 
 __all__ = [
     "NULL_PAGE",
@@ -42,12 +50,15 @@ __all__ = [
     "LayerStackProvider",
     "LoadOptions",
     "LoadProgress",
+    "LosslessChoice",
     "LosslessVerifier",
+    "LossyChoice",
     "LossyVerifier",
     "ModelPair",
     "MultimodalProvider",
     "PageAllocator",
     "PreparedPrompt",
+    "ProposalKind",
     "SharedWeights",
     "StateRollback",
     "Target",
@@ -56,4 +67,5 @@ __all__ = [
     "TokenConstraint",
     "UnboundDraft",
     "Verifier",
+    "VerifierChoice",
 ]

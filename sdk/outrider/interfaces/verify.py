@@ -5,12 +5,24 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Literal, Protocol
 
+from attrs import frozen
 from torch import Tensor
 
 from outrider.types import Acceptance, Proposal
 from outrider.types.state import DecodeState
 
-__all__ = ["LosslessVerifier", "LossyVerifier", "Verifier"]
+__all__ = [
+    "LosslessChoice",
+    "LosslessVerifier",
+    "LossyChoice",
+    "LossyVerifier",
+    "ProposalKind",
+    "Verifier",
+    "VerifierChoice",
+]
+
+ProposalKind = Literal["greedy", "coupled", "sampled"]
+"""How drafted tokens are chosen for requests that sample; see `outrider.drafting.choosing.ProposalMode`."""
 
 
 class Verifier(Protocol):
@@ -43,3 +55,40 @@ class LossyVerifier(Verifier, Protocol):
     def loss(self) -> str:
         """What may differ from plain decoding, in a sentence."""
         ...
+
+
+@frozen(eq=False)
+class LosslessChoice:
+    """A lossless verifier that can be asked for by name, and what suits it.
+
+    ``proposal``: the proposals that it accepts most of. ``chains_only``: it cannot verify trees.
+    """
+
+    verifier: LosslessVerifier
+    proposal: ProposalKind = "coupled"
+    chains_only: bool = False
+
+    def gives_same_tokens(self, greedy: bool) -> bool:
+        """Whether a request (``greedy``: at temperature 0) gets the very tokens of plain decoding."""
+        return greedy or self.verifier.guarantee == "same tokens"
+
+
+@frozen(eq=False)
+class LossyChoice:
+    """A lossy verifier that can be asked for by name; otherwise as `LosslessChoice`.
+
+    ``exact_when_greedy``: requests at temperature 0 lose nothing.
+    """
+
+    verifier: LossyVerifier
+    proposal: ProposalKind = "coupled"
+    chains_only: bool = False
+    exact_when_greedy: bool = False
+
+    def gives_same_tokens(self, greedy: bool) -> bool:
+        """Whether a request (``greedy``: at temperature 0) gets the very tokens of plain decoding."""
+        return greedy and self.exact_when_greedy
+
+
+VerifierChoice = LosslessChoice | LossyChoice
+"""What an entry point of ``outrider.verifiers`` gives."""

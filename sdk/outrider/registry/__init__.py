@@ -11,6 +11,7 @@ from outrider.registry.parts import (
     PAIRS,
     RUNNERS,
     TARGETS,
+    VERIFIERS,
     Group,
     Registry,
     attention,
@@ -21,6 +22,7 @@ from outrider.registry.parts import (
     register,
     runner,
     target_loaders,
+    verifier,
 )
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "PAIRS",
     "RUNNERS",
     "TARGETS",
+    "VERIFIERS",
     "Group",
     "Registry",
     "attention",
@@ -45,4 +48,5 @@ __all__ = [
     "runner",
     "target_loaders",
     "target_refusal",
+    "verifier",
 ]

@@ -1,7 +1,7 @@
 """Finds implementations of the seams: those that installed packages declare, and those registered in code.
 
-A package declares an implementation as an entry point of a group (`TARGETS`, `DRAFTS`, `ATTENTION`, `RUNNERS`,
-`PAIRS`), for instance::
+A package declares an implementation as an entry point of a group (`TARGETS`, `DRAFTS`, `VERIFIERS`, `ATTENTION`,
+`RUNNERS`, `CONSTRAINTS`, `PAIRS`), for instance::
 
     [project.entry-points."outrider.targets"]
     mymodel = "my_package.loader:MyModelLoader"
@@ -19,7 +19,15 @@ from typing import Generic, TypeVar, cast
 from attrs import frozen
 
 from outrider.errors import ConfigurationError, PluginError
-from outrider.interfaces import AttnBackend, ConstraintLoader, DraftLoader, GraphRunner, ModelPair, TargetLoader
+from outrider.interfaces import (
+    AttnBackend,
+    ConstraintLoader,
+    DraftLoader,
+    GraphRunner,
+    ModelPair,
+    TargetLoader,
+    VerifierChoice,
+)
 
 __all__ = [
     "ATTENTION",
@@ -29,6 +37,7 @@ __all__ = [
     "PAIRS",
     "RUNNERS",
     "TARGETS",
+    "VERIFIERS",
     "Group",
     "Registry",
     "attention",
@@ -39,6 +48,7 @@ __all__ = [
     "register",
     "runner",
     "target_loaders",
+    "verifier",
 ]
 
 T = TypeVar("T")
@@ -58,6 +68,7 @@ ATTENTION: Group[AttnBackend] = Group("outrider.attention", "attention backend")
 RUNNERS: Group[GraphRunner] = Group("outrider.runners", "runner")
 PAIRS: Group[ModelPair] = Group("outrider.pairs", "model pair")
 CONSTRAINTS: Group[ConstraintLoader] = Group("outrider.constraints", "grammar")
+VERIFIERS: Group[VerifierChoice] = Group("outrider.verifiers", "verifier")
 
 
 class Registry:
@@ -227,3 +238,8 @@ def pair(name: str) -> ModelPair:
 def constraints(name: str) -> ConstraintLoader:
     """What makes grammar constraints, by ``name``; raises what `Registry.create` does."""
     return INSTALLED.create(CONSTRAINTS, name)
+
+
+def verifier(name: str) -> VerifierChoice:
+    """The verifier ``name``; raises what `Registry.create` does."""
+    return INSTALLED.create(VERIFIERS, name)

@@ -61,7 +61,8 @@ class VerifiedRows:
     the request are padding whose ``slots`` are never read.
 
     - ``first_row``: where in the batch the B requests stand (rows first_row .. first_row + B - 1).
-    - ``tokens``: ``[T]`` int64 token i of each pair. ``next_tokens``: ``[T]`` int64 token i + 1. ``next_embeds``: ``[T, H]`` target embeddings of the next positions where media
+    - ``tokens`` and ``next_tokens``: ``[T]`` int64, token i and token i + 1 of each pair.
+    - ``next_embeds``: ``[T, H]`` target embeddings of the next positions where media
       make them differ from ``embed(next_tokens)``, else ``None``.
     - ``features``: ``[T, DraftSpec.feature_width]``, ``None`` for a drafter without taps.
     - ``indices``: ``[T]`` int64, sequence index of each pair (position of its feature).

@@ -12,7 +12,18 @@ from outrider.drafting.builders import ChainBuilder, DrafterBuilder, DrafterPart
 from outrider.drafting.choosing import ProposalMode
 from outrider.interfaces import BoundDraft, Drafter, LoadOptions, ModelPair, Target
 from outrider.loop.build import EngineOptions, build_engine
-from outrider.types import AttentionSpec, DecodeState, DraftOverrides, Proposal, Request, SamplingParams, WeightSource
+from outrider.types import (
+    AttentionSpec,
+    DecodeState,
+    DraftOverrides,
+    HiddenTap,
+    Proposal,
+    Request,
+    SamplingParams,
+    TreeShape,
+    VerifiedRows,
+    WeightSource,
+)
 from outrider.verification import RejectionVerifier
 from outrider_adapters.eagle import EagleLoader
 from outrider_adapters.standalone import StandaloneDraft
@@ -59,7 +70,9 @@ def test_trees_over_the_hot_tokens_are_lossless(hot_draft: BoundDraft) -> None:
     target = trained_pair().target
     cases = greedy_cases()[:4]
     for builder in (TreeBuilder(hot_draft, 3, 4, 12), StaticTreeBuilder(hot_draft, (0, 0, 0, 1, 1, 2, 4))):
-        found = run(engine_of(target, builder, EngineOptions(page_size=5)), [Request(case.prompt, 40) for case in cases])
+        found = run(
+            engine_of(target, builder, EngineOptions(page_size=5)), [Request(case.prompt, 40) for case in cases]
+        )
         assert [tuple(outcome.token_ids) for outcome in found] == [case.token_ids[:40] for case in cases]
         assert mean_length(found) > 2.0
 
@@ -98,4 +111,64 @@ class _Unscattered(Drafter):
     def __init__(self, inner: Drafter, draft: BoundDraft) -> None:
         self._inner = inner
         self._vocab = draft.spec.vocab
-        self.extend, self.move_row = inner.extend, inner.move_row
+
+    @property
+    def shape(self) -> TreeShape:
+        return self._inner.shape
+
+    @property
+    def taps(self) -> tuple[HiddenTap, ...]:
+        return self._inner.taps
+
+    def extend(self, rows: VerifiedRows) -> None:
+        self._inner.extend(rows)
+
+    def move_row(self, source: int, destination: int) -> None:
+        self._inner.move_row(source, destination)
+
+    def propose(self, state: DecodeState) -> Proposal:
+        proposal = self._inner.propose(state)
+        assert proposal.distribution is not None
+        assert self._vocab.target_ids is not None
+        probs = proposal.distribution.probs
+        wrong = torch.zeros_like(probs)
+        wrong[..., : self._vocab.size] = probs.index_select(-1, self._vocab.target_ids)
+        return evolve(proposal, distribution=evolve(proposal.distribution, probs=wrong))
+
+
+def pair_probabilities(target: Target) -> Tensor:
+    """The probability ``[V, V]`` of the second and the third token after `PROMPT`, whatever the first."""
+    total = torch.zeros(SMALL.vocab, SMALL.vocab)
+    first = next_logits(target, PROMPT).softmax(dim=-1)
+    for one, chance in enumerate(first):
+        second = next_logits(target, (*PROMPT, one)).softmax(dim=-1)
+        for two in range(SMALL.vocab):
+            total[two] += chance * second[two] * next_logits(target, (*PROMPT, one, two)).softmax(dim=-1)
+    return total
+
+
+def p_value(builder: DrafterBuilder, target: Target) -> float:
+    """Of the second and third tokens of many requests; the first comes from prefill, where nothing is drafted."""
+    engine = build_engine(
+        target,
+        builder,
+        attention=SdpaBackend(),
+        runner=EagerRunner(),
+        verifier=RejectionVerifier(),
+        options=EngineOptions(max_batch_size=250, max_length=16),
+    )
+    params = SamplingParams(temperature=1.0)
+    outcomes = run(engine, [Request(PROMPT, 3, evolve(params, seed=seed)) for seed in range(NUM_SAMPLES)])
+    assert any(max(outcome.accept_lengths) > 1 for outcome in outcomes)
+    pairs = torch.tensor([outcome.token_ids[1:] for outcome in outcomes])
+    counts = torch.bincount(pairs[:, 0] * SMALL.vocab + pairs[:, 1], minlength=SMALL.vocab**2)
+    return chi_square_p(counts, pair_probabilities(target) * NUM_SAMPLES)
+
+
+def test_rejection_with_a_draft_of_hot_tokens_keeps_the_targets_distribution() -> None:
+    """At this size a q that is not scattered to the target's ids is found beyond doubt."""
+    target = toy_target(SMALL, seed=4)
+    draft = StandaloneDraft(toy_target(SMALL, seed=5), HOT).bind(target)
+    builder = ChainBuilder(draft, 2, ProposalMode.SAMPLED)
+    assert p_value(builder, target) > 0.01
+    assert p_value(UnscatteredBuilder(builder), target) < 1e-6

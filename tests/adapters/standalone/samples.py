@@ -57,7 +57,9 @@ class WordCodec(TextCodec):
             self._order[first], self._order[second] = second, first
 
     def encode(self, text: str) -> list[int]:
-        return self._prefix + [self._order.index(ord(letter) - 32 if 32 <= ord(letter) < 127 else 95) for letter in text]
+        return self._prefix + [
+            self._order.index(ord(letter) - 32 if 32 <= ord(letter) < 127 else 95) for letter in text
+        ]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(32 + self._order[token]) for token in token_ids if token != 96)

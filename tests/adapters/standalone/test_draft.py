@@ -66,7 +66,9 @@ def test_another_vocabulary_is_refused_with_both_sizes(model: Target, tmp_path: 
 
 def test_tokenizers_must_mean_the_same(model: Target) -> None:
     mine, theirs = evolve(model, codec=WordCodec()), evolve(model, codec=WordCodec(swapped=(33, 34)))
-    with pytest.raises(BindError, match=r"both have 97 ids, but their tokenizers differ: id 3[34] is '[AB]' to the draft"):
+    with pytest.raises(
+        BindError, match=r"both have 97 ids, but their tokenizers differ: id 3[34] is '[AB]' to the draft"
+    ):
         StandaloneDraft(mine).bind(theirs)
     # What only one of them knows, and what is put in front of a prompt, is no difference.
     StandaloneDraft(mine).bind(evolve(model, codec=WordCodec(prefix=[96])))

@@ -53,7 +53,9 @@ def test_a_model_is_described_as_what_it_is_and_as_nothing_else(tiny_pair: Model
 
 
 def test_what_no_target_loader_takes_is_refused_by_name_too(tiny_pair: ModelPair) -> None:
-    with pytest.raises(NoLoaderError, match=r"'standalone' that was asked for .* no target loader recognises it \('llama'"):
+    with pytest.raises(
+        NoLoaderError, match=r"'standalone' that was asked for .* no target loader recognises it \('llama'"
+    ):
         registry.load_draft(Checkpoint(tiny_pair.drafts[0]), OPTIONS, loader="standalone")
 
 
