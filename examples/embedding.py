@@ -1,7 +1,6 @@
 """The engine under a scheduler of your own: who runs, when prompts are read, when results are fetched, who is dropped.
 
-Urgent requests go first, and one in the background that has had its share of tokens is dropped when an urgent one
-waits. Run: python examples/embedding.py
+Urgent requests go first; one in the background that has had its share makes room. Run: python examples/embedding.py
 """
 
 from __future__ import annotations
@@ -86,9 +85,9 @@ def main() -> None:
     jobs += [job("question", "if __name__ ==", 32, urgent=True), job("other", "for i in range(10):", 20, urgent=True)]
     for each in jobs[:2]:
         scheduler.add(each)
-    for _ in range(10):  # the others come later, while both rows are taken
+    for _ in range(10):
         scheduler.turn()
-    for each in jobs[2:]:
+    for each in jobs[2:]:  # these come while both rows are taken
         scheduler.add(each)
     while scheduler.turn():
         pass

@@ -31,8 +31,7 @@ WAITS: dict[str, Callable[[], object]] = {
     "nonzero": lambda: torch.nonzero(X),
     "nonzero as tuple": lambda: torch.nonzero(X, as_tuple=True),
     "argwhere": lambda: torch.argwhere(X),
-    "unique": lambda: torch.unique(X),
-    "unique rows": lambda: torch.unique(X, dim=0),
+    "unique": lambda: X.unique(),  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType] - not annotated
     "is_nonzero": lambda: torch.is_nonzero(X[0, 0]),
     "if": lambda: 1 if X[0, 0] else 2,
     "where": lambda: torch.where(X > 1),

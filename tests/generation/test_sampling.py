@@ -131,11 +131,10 @@ def test_greedy_rows_beside_sampled_ones_are_exact_under_every_verifier(verifier
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 def test_a_row_of_nan_fails_alone_under_every_verifier(verifier: str, heat: float) -> None:
-    sound = toy_target()
-    prompts: list[tuple[int, ...]] = [(0, 5, 9, 22), (0, 31, 4), (0, 7, 7, 3, 2)]
-    texts = [greedy(sound, prompt, 12) for prompt in prompts]
-    late = texts[2][5]
-    assert late not in texts[2][:5]
+    sound, doomed, prompts = toy_target(), (0, 25, 27, 3), [(0, 9, 7, 40), (0, 26, 20, 31), (0, 39, 10, 20)]
+    late = greedy(sound, doomed, 2)[1]
+    expected = [greedy(sound, prompt, 12) for prompt in prompts]
+    assert all(late not in (*prompt, *text) for prompt, text in zip(prompts, expected, strict=True))
     target = poisoned_target(late)
     draft = ToyDraft(target, taps=(HiddenTap.at(1),), recurrent=True)
     made = SpeculativeModel(
@@ -146,16 +145,14 @@ def test_a_row_of_nan_fails_alone_under_every_verifier(verifier: str, heat: floa
         verifier=registry.verifier(verifier).verifier,
         options=EngineOptions(4, page_size=4),
     )
-    clean = [prompt for prompt, text in zip(prompts[:2], texts[:2], strict=True) if late not in (*prompt, *text)]
-    assert clean
-    hot = RequestSettings(max_new_tokens=12, temperature=heat, seed=1, banned_token_ids=(late,) if heat else ())
-    wanted = [*(Prompt(prompt, hot) for prompt in clean), Prompt(prompts[2], RequestSettings(max_new_tokens=12))]
-    result = made.generate_batch(wanted, raise_errors=False)
-    *others, failed = result.completions
+    ban = (late,) if heat else ()
+    hot = RequestSettings(max_new_tokens=12, temperature=heat, seed=1, banned_token_ids=ban)
+    wanted = [Prompt(doomed, RequestSettings(max_new_tokens=12)), *(Prompt(prompt, hot) for prompt in prompts)]
+    failed, *others = made.generate_batch(wanted, raise_errors=False).completions
     assert isinstance(failed.error, NonFiniteLogitsError)
-    assert failed.token_ids == texts[2][:6]
+    assert failed.token_ids == greedy(sound, doomed, 2)
+    alone = made.generate_batch(wanted[1:]).completions
     assert all(done.error is None and len(done.token_ids) == 12 for done in others)
-    alone = made.generate_batch(wanted[:-1])
-    assert [done.token_ids for done in others] == [done.token_ids for done in alone.completions]
+    assert [done.token_ids for done in others] == [done.token_ids for done in alone]
     if heat == 0:
-        assert [done.token_ids for done in others] == [greedy(sound, prompt, 12) for prompt in clean]
+        assert [done.token_ids for done in others] == expected

@@ -114,23 +114,23 @@ def test_deltas_join_to_the_text_and_show_nothing_that_a_stop_takes_away(name: s
 @pytest.mark.parametrize(("name", "in_flight"), [("plain", 0), ("chain", 1), ("dynamic tree", 0), ("standalone", 1)])
 def test_a_stop_of_characters_of_several_bytes(name: str, in_flight: int) -> None:
     """A grammar has the target write them; their bytes are tokens of their own, so rounds end inside of characters."""
-    stops: dict[str | tuple[str, ...], str] = {
-        "🦀": "né",
-        "é🦀": "n",
-        ("ß", "🦀ß"): "né🦀",
-        "🦀ßn": "né",
-        "\ufffd": "né🦀ß" * 3,
-    }
-    for stop, text in stops.items():
-        done = model(name, 4, in_flight).generate("x", max_new_tokens=60, regex="(né🦀ß){3}", stop=stop)
-        assert done.text == (text if stop != ("ß", "🦀ß") else "né")
-        assert done.finish_reason == ("eos" if stop == "\ufffd" else "stop")
-        with_stop = model(name, 4, in_flight).generate(
-            "x", max_new_tokens=60, regex="(né🦀ß){3}", stop=stop, include_stop=True
-        )
-        assert with_stop.token_ids == done.token_ids
-        assert ("né🦀ß" * 3).startswith(with_stop.text)
-        assert with_stop.text.endswith(done.stop if isinstance(done.stop, str) else "ß")
+    whole = "né🦀ß" * 3
+    stops: list[tuple[tuple[str, ...], str]] = [
+        (("🦀",), "né"),
+        (("é🦀",), "n"),
+        (("ß", "🦀ß"), "né"),
+        (("🦀ßn",), "né"),
+        (("\ufffd",), whole),
+    ]
+    made = model(name, 4, in_flight)
+    for stop, text in stops:
+        settings = RequestSettings(max_new_tokens=60, regex="(né🦀ß){3}", stop=stop)
+        prompts = [Prompt("x", settings), Prompt("x", evolve(settings, include_stop=True))]
+        without, with_stop = made.generate_batch(prompts).completions
+        assert (without.text, without.finish_reason) == (text, "eos" if text == whole else "stop")
+        assert with_stop.token_ids == without.token_ids
+        assert with_stop.text == text + (without.stop if isinstance(without.stop, str) else "")
+        assert whole.startswith(with_stop.text)
 
 
 def test_a_stop_leaves_its_row_to_the_next_request() -> None:

@@ -151,7 +151,7 @@ def test_an_interrupt_returns_what_was_finished_and_begun(monkeypatch: pytest.Mo
 
 def test_a_prompt_that_cannot_be_run_raises_or_becomes_an_error() -> None:
     made = model(batch=2)
-    mixed = [PROMPTS[0], (0, 99), PROMPTS[1], ()]
+    mixed: list[tuple[int, ...]] = [PROMPTS[0], (0, 99), PROMPTS[1], ()]
     with pytest.raises(InputError, match="token ids 99 are outside"):
         made.generate_batch(mixed, max_new_tokens=9)
     check_idle(made)
@@ -206,8 +206,8 @@ def test_without_draft_is_the_same_text_and_close_ends_it_twice() -> None:
 
 
 def test_prompts_with_settings_of_their_own() -> None:
-    prompts = [Prompt(PROMPTS[0], RequestSettings(max_new_tokens=3)), PROMPTS[1], Prompt(PROMPTS[2])]
-    result = model().generate_batch(prompts, max_new_tokens=11)
+    own = Prompt(PROMPTS[0], RequestSettings(max_new_tokens=3))
+    result = model().generate_batch((own, PROMPTS[1], Prompt(PROMPTS[2])), max_new_tokens=11)
     assert [completion.token_ids for completion in result.completions] == [text(0, 3), text(1, 11), text(2, 11)]
 
 

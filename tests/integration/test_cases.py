@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from attrs import evolve
 
 from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.interfaces import BoundDraft
@@ -20,14 +21,14 @@ COUNT = 64
 
 def generate(
     builder: DrafterBuilder | None,
-    batch: int,
-    page_size: int,
+    batch: int = 8,
+    page_size: int = 16,
     chosen: range = range(8),
     order_seed: int = 0,
-    **more: int,
+    more: EngineOptions | None = None,
 ) -> list[Outcome]:
     """Outcomes of the ``chosen`` cases in their own order, submitted in another one; each token for token right."""
-    options = EngineOptions(batch, page_size, max_length=256, **more)
+    options = evolve(more or EngineOptions(), max_batch_size=batch, page_size=page_size, max_length=256)
     engine = engine_of(trained_pair().target, builder, options)
     order = random.Random(order_seed).sample(chosen, len(chosen))
     found = dict(zip(order, run(engine, [Request(CASES[index].prompt, COUNT) for index in order]), strict=True))
@@ -55,15 +56,15 @@ def test_chains_of_every_length(length: int, batch: int, page_size: int, chosen:
 
 
 def test_plain_decoding() -> None:
-    generate(None, 8, 16)
+    generate(None)
 
 
 def test_a_host_that_runs_behind_and_prompts_in_pieces() -> None:
-    more = {"rounds_in_flight": 1, "max_prefill_tokens": 7, "num_pages": 70}
-    generate(ChainBuilder(trained_pair().eagle3, 5), 8, 16, order_seed=9, **more)
-    generate(
-        TreeBuilder(trained_pair().eagle3, 3, 3, 9), 8, 5, order_seed=10, rounds_in_flight=2, max_prefill_tokens=11
-    )
+    draft = trained_pair().eagle3
+    behind = EngineOptions(rounds_in_flight=1, max_prefill_tokens=7, num_pages=70)
+    generate(ChainBuilder(draft, 5), order_seed=9, more=behind)
+    further_behind = EngineOptions(rounds_in_flight=2, max_prefill_tokens=11)
+    generate(TreeBuilder(draft, 3, 3, 9), page_size=5, order_seed=10, more=further_behind)
 
 
 def lengths(outcomes: list[Outcome]) -> list[tuple[int, ...]]:
@@ -76,7 +77,7 @@ def test_chains_accept_what_the_reference_accepts(case: str, draft: str) -> None
     pair = trained_pair()
     bound: BoundDraft = pair.eagle3 if draft == "eagle3" else pair.eagle1
     expected = [each[:-1] for each in chain_lengths(case)]
-    assert lengths(generate(ChainBuilder(bound, int(case[-1])), 8, 16)) == expected
+    assert lengths(generate(ChainBuilder(bound, int(case[-1])))) == expected
 
 
 @pytest.mark.parametrize("case", tree_cases(), ids=lambda case: f"width {case.width}")
@@ -91,27 +92,31 @@ def test_trees_accept_what_the_reference_accepts(case: TreeCase, batch: int, pag
 def test_a_tree_of_width_one_accepts_what_a_chain_accepts() -> None:
     draft = trained_pair().eagle3
     expected = [each[:-1] for each in chain_lengths("eagle3-chain5")]
-    assert lengths(generate(TreeBuilder(draft, 1, 5, 5), 8, 16)) == expected
-    assert lengths(generate(StaticTreeBuilder(draft, (0, 1, 2, 3, 4)), 8, 16)) == expected
+    assert lengths(generate(TreeBuilder(draft, 1, 5, 5))) == expected
+    assert lengths(generate(StaticTreeBuilder(draft, (0, 1, 2, 3, 4)))) == expected
 
 
-@pytest.mark.parametrize(
-    "builder",
-    [
-        lambda draft: TreeBuilder(draft, 4, 1, 3),
-        lambda draft: TreeBuilder(draft, 3, 3, 2),
-        lambda draft: TreeBuilder(draft, 3, 2, 12),
-        lambda draft: StaticTreeBuilder(draft, (0, 0, 0, 1, 1, 2, 4, 4, 5, 7)),
-    ],
-    ids=["one level", "fewer than the width", "all candidates", "static"],
-)
-def test_degenerate_trees_change_nothing(builder: type[TreeBuilder]) -> None:
-    generate(builder(trained_pair().eagle3), 8, 16)
+def degenerate(name: str) -> DrafterBuilder:
+    draft = trained_pair().eagle3
+    match name:
+        case "one level":
+            return TreeBuilder(draft, 4, 1, 3)
+        case "fewer than the width":
+            return TreeBuilder(draft, 3, 3, 2)
+        case "all candidates":
+            return TreeBuilder(draft, 3, 2, 12)
+        case _:
+            return StaticTreeBuilder(draft, (0, 0, 0, 1, 1, 2, 4, 4, 5, 7))
+
+
+@pytest.mark.parametrize("name", ["one level", "fewer than the width", "all candidates", "static"])
+def test_degenerate_trees_change_nothing(name: str) -> None:
+    generate(degenerate(name))
 
 
 def test_a_better_tree_accepts_more() -> None:
     """A static tree with more below each node takes at least as much in total as its first path."""
     draft = trained_pair().eagle3
-    chain = generate(StaticTreeBuilder(draft, (0, 1, 2)), 8, 16)
-    tree = generate(StaticTreeBuilder(draft, (0, 0, 0, 1, 1, 2, 4, 5)), 8, 16)
+    chain = generate(StaticTreeBuilder(draft, (0, 1, 2)))
+    tree = generate(StaticTreeBuilder(draft, (0, 0, 0, 1, 1, 2, 4, 5)))
     assert sum(len(each.accept_lengths) for each in tree) < sum(len(each.accept_lengths) for each in chain)

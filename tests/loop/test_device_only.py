@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 import torch
@@ -103,15 +104,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        self.seen.append((func, [_shape(value) for value in _flat((args, kwargs or {}))]))
+        self.seen.append((func, [_shape(value) for value in _flat((args, tuple((kwargs or {}).values())))]))
         return func(*args, **(kwargs or {}))
 
 
 def _flat(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return [item for part in value.values() for item in _flat(part)]  # pyright: ignore[reportUnknownVariableType] - any
     if isinstance(value, (list, tuple)):
-        return [item for part in value for item in _flat(part)]  # pyright: ignore[reportUnknownVariableType] - any
+        return [item for part in cast("Sequence[object]", value) for item in _flat(part)]
     return [value]
 
 

@@ -33,7 +33,9 @@ def poisoned_target(token: int, seed: int = 0) -> Target:
 class RaisingStack(ToyStack):
     """Raises what ``fail`` says, in the pass for which it says so (by number of rows)."""
 
-    fail: Callable[[int], BaseException | None] = staticmethod(lambda rows: None)
+    def __init__(self, seed: int = 0, null_first: bool = False) -> None:
+        super().__init__(seed=seed, null_first=null_first)
+        self.fail: Callable[[int], BaseException | None] = lambda rows: None
 
     def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
         error = self.fail(hidden.shape[0])
