@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from outrider.drafting.adaptive import AdaptiveChainBuilder
 from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.ngram import NgramBuilder
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta
@@ -19,6 +20,7 @@ from outrider.types.request import Emission, Request
 from outrider.types.sampling import SamplingParams
 
 __all__ = [
+    "AdaptiveChainBuilder",
     "BatchResult",
     "ChainBuilder",
     "Completion",

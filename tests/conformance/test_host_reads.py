@@ -31,7 +31,7 @@ WAITS: dict[str, Callable[[], object]] = {
     "nonzero": lambda: torch.nonzero(X),
     "nonzero as tuple": lambda: torch.nonzero(X, as_tuple=True),
     "argwhere": lambda: torch.argwhere(X),
-    "unique": lambda: X.unique(),  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType] - not annotated
+    "unique": lambda: torch.ops.aten._unique2(X),
     "is_nonzero": lambda: torch.is_nonzero(X[0, 0]),
     "if": lambda: 1 if X[0, 0] else 2,
     "where": lambda: torch.where(X > 1),

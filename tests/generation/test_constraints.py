@@ -27,7 +27,7 @@ SCHEMA: Mapping[str, object] = {
 REGEX = "[a-c]{3}-[0-9]{4}( ok)?"
 BASE = RequestSettings(max_new_tokens=60)
 WANTED = [
-    Prompt("{}", evolve(BASE, json_schema=SCHEMA)),
+    Prompt('{"name": ', evolve(BASE, json_schema=SCHEMA)),
     Prompt(PROMPTS[0], evolve(BASE, max_new_tokens=20)),
     Prompt("x = ", evolve(BASE, regex=REGEX, temperature=1.2, seed=3)),
     Prompt(PROMPTS[1], evolve(BASE, max_new_tokens=20, temperature=1.0, seed=8)),

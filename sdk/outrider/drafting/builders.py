@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -18,8 +17,7 @@ from outrider.drafting.none import NoDrafter
 from outrider.drafting.static_tree import StaticTreeDrafter, check_parents
 from outrider.drafting.tree import TreeDrafter, num_candidates
 from outrider.errors import BindError, ConfigurationError, Problems
-from outrider.interfaces import AttnBackend, BoundDraft, Drafter, GraphRunner, KVCache, Target
-from outrider.kv import PagedKVCache
+from outrider.interfaces import AttnBackend, BoundDraft, Drafter, GraphRunner, KVMemory, Target
 from outrider.types import AttentionSpec, RowAlignment
 
 __all__ = [
@@ -35,21 +33,18 @@ __all__ = [
 
 @frozen(eq=False)
 class DrafterParts:
-    """What an engine gives a drafter to build itself from. ``num_rows``: the most requests that run at once.
-    ``feedback``: for drafters that adapt to how their rounds go.
+    """What an engine gives a drafter to build itself from.
+
+    ``num_rows``: the most requests that run at once. ``kv``: where the keys and values of its own layers go, in the pages of
+    the engine's page table. ``feedback``: for drafters that adapt to how their rounds go.
     """
 
     num_rows: int
     target: Target
     attention: AttnBackend
     runner: GraphRunner
-    page_size: int
-    num_pages: int
+    kv: KVMemory
     feedback: RoundFeedback
-
-    def kv_cache(self, layers: Sequence[AttentionSpec], dtype: torch.dtype) -> KVCache:
-        """KV memory for the drafter's own layers, in the pages of the engine's page table."""
-        return PagedKVCache(layers, self.num_pages, self.page_size, dtype, self.target.stack.spec.device)
 
     def memory(self, draft: BoundDraft, needs_tree: bool) -> DraftMemory:
         """A draft model with KV memory of its own.
@@ -60,7 +55,7 @@ class DrafterParts:
         spec = draft.spec
         with Problems(f"attention backend and draft '{spec.name}' do not fit", BindError) as problems:
             for problem in check_attention(
-                self.attention.capabilities, spec.layers, spec.dtype, spec.device, self.page_size, needs_tree
+                self.attention.capabilities, spec.layers, spec.dtype, spec.device, self.kv.pages.page_size, needs_tree
             ):
                 problems.add(problem)
             if spec.alignment is RowAlignment.SAME and spec.taps:
@@ -69,7 +64,7 @@ class DrafterParts:
                     f"its rows are {spec.alignment.value}, yet it is fed {taps}: the target has no feature at its root yet; "
                     "declare RowAlignment.SHIFTED, or no taps"
                 )
-        return DraftMemory(draft, self.kv_cache(spec.layers, spec.dtype), self.attention, self.runner, self.num_rows)
+        return DraftMemory(draft, self.kv.cache(spec.layers, spec.dtype), self.attention, self.runner, self.num_rows)
 
 
 class DrafterBuilder(Protocol):

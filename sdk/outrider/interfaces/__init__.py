@@ -6,7 +6,7 @@ from outrider.interfaces.attention import AttnBackend, AttnPlan
 from outrider.interfaces.constraint import ConstraintFactory, ConstraintLoader, GrammarSpec, TokenConstraint
 from outrider.interfaces.draft import BoundDraft, UnboundDraft
 from outrider.interfaces.drafter import Drafter
-from outrider.interfaces.kv import NULL_PAGE, NUM_RESERVED_PAGES, TRASH_PAGE, KVCache, PageAllocator
+from outrider.interfaces.kv import NULL_PAGE, NUM_RESERVED_PAGES, TRASH_PAGE, KVCache, KVMemory, PageAllocator
 from outrider.interfaces.layer_stack import LayerStackProvider, SharedWeights
 from outrider.interfaces.loaders import (
     AskedByName,
@@ -47,6 +47,7 @@ __all__ = [
     "GraphBody",
     "GraphRunner",
     "KVCache",
+    "KVMemory",
     "LayerStackProvider",
     "LoadOptions",
     "LoadProgress",

@@ -1,13 +1,17 @@
-"""`KVCache` and `PageAllocator`: where keys and values live; an engine can bring its own."""
+"""`KVCache`, `PageAllocator` and `KVMemory`: where keys and values live; an engine can bring its own."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-__all__ = ["NULL_PAGE", "NUM_RESERVED_PAGES", "TRASH_PAGE", "KVCache", "PageAllocator"]
+from outrider.types import AttentionSpec
+
+__all__ = ["NULL_PAGE", "NUM_RESERVED_PAGES", "TRASH_PAGE", "KVCache", "KVMemory", "PageAllocator"]
 
 NULL_PAGE = 0
 """Page that page tables are padded with: always zeros, never written."""
@@ -89,4 +93,19 @@ class PageAllocator(Protocol):
     @abstractmethod
     def move_row(self, source: int, destination: int) -> None:
         """Hand the pages of ``source`` to ``destination``, which must hold none."""
+        ...
+
+
+class KVMemory(Protocol):
+    """All KV memory of one engine: one page table, and a cache of the same pages for each model that runs in it."""
+
+    @property
+    @abstractmethod
+    def pages(self) -> PageAllocator:
+        """Who owns which page; its table has a row for every request that may run at once."""
+        ...
+
+    @abstractmethod
+    def cache(self, layers: Sequence[AttentionSpec], dtype: torch.dtype) -> KVCache:
+        """A cache for one model's layers, with the pages and the page size of `pages`; called once a model."""
         ...

@@ -14,10 +14,11 @@ from outrider.interfaces import (
     AttnBackend,
     Drafter,
     GraphRunner,
+    KVMemory,
     Target,
     Verifier,
 )
-from outrider.kv import PagedKVCache, PagePool
+from outrider.kv import PagedKVCache, PagedMemory
 from outrider.loop.core import DecodeCore, TargetBody
 from outrider.loop.engine import Engine, EngineLimits
 from outrider.loop.rows import RowStore
@@ -55,9 +56,12 @@ def build_engine(
     attention: AttnBackend,
     runner: GraphRunner,
     verifier: Verifier | None = None,
+    memory: KVMemory | None = None,
     options: EngineOptions | None = None,
 ) -> Engine:
     """An engine for ``target`` with its KV memory, page table and drafter.
+
+    ``memory``: KV memory that the caller owns; its page size and number of pages then count, not those of ``options``.
 
     Raises:
         BindError: target, draft and attention backend do not fit; all problems at once.
@@ -73,20 +77,17 @@ def build_engine(
             spec.layers,
             spec.dtype,
             spec.device,
-            options.page_size,
+            options.page_size if memory is None else memory.pages.page_size,
             needs_tree=builder.needs_tree,
         ):
             problems.add(problem)
     context = spec.max_positions if options.max_length is None else options.max_length
-    pages_per_row = -(-(context + builder.slack) // options.page_size)
-    num_pages = _num_pages(options, pages_per_row, target, builder)
-    pages = PagePool(options.max_batch_size, pages_per_row, num_pages, options.page_size, spec.device)
+    kv_memory = _own_memory(options, context, target, builder) if memory is None else memory
+    _check_memory(kv_memory, options.max_batch_size, context + builder.slack)
     feedback = RoundFeedback()
-    made = builder.build(
-        DrafterParts(options.max_batch_size, target, attention, runner, options.page_size, num_pages, feedback)
-    )
+    made = builder.build(DrafterParts(options.max_batch_size, target, attention, runner, kv_memory, feedback))
     _check_taps(target, made)
-    kv = PagedKVCache(spec.layers, num_pages, options.page_size, spec.dtype, spec.device)
+    kv = kv_memory.cache(spec.layers, spec.dtype)
     core = DecodeCore(
         target=target,
         drafter=made,
@@ -104,7 +105,7 @@ def build_engine(
         slack=made.shape.depth + 2,
         max_stop_ids=options.max_stop_ids,
         vocab_size=spec.vocab_size,
-        pages=pages,
+        pages=kv_memory.pages,
         device=spec.device,
     )
     in_flight = options.rounds_in_flight
@@ -116,7 +117,7 @@ def build_engine(
         max_stop_ids=options.max_stop_ids,
         rounds_in_flight=int(spec.device.type == "cuda") if in_flight is None else in_flight,
     )
-    return Engine(core, rows, pages, limits, feedback)
+    return Engine(core, rows, kv_memory.pages, limits, feedback)
 
 
 def _check_options(options: EngineOptions, target: Target) -> None:
@@ -144,6 +145,25 @@ def _check_taps(target: Target, drafter: Drafter) -> None:
         for tap in drafter.taps:
             if not tap.exists_in(layers):
                 problems.add(f"{tap}; {target.stack.spec.name} has boundaries 0 to {layers} and final_norm")
+
+
+def _own_memory(options: EngineOptions, context: int, target: Target, builder: DrafterBuilder) -> KVMemory:
+    pages_per_row = -(-(context + builder.slack) // options.page_size)
+    num_pages = _num_pages(options, pages_per_row, target, builder)
+    device = target.stack.spec.device
+    return PagedMemory(options.max_batch_size, pages_per_row, num_pages, options.page_size, device)
+
+
+def _check_memory(memory: KVMemory, num_rows: int, num_slots: int) -> None:
+    rows, pages = memory.pages.page_table.shape
+    with Problems("the KV memory does not fit the engine", ConfigurationError) as problems:
+        if rows < num_rows:
+            problems.add(f"its page table has {rows} rows, max_batch_size is {num_rows}")
+        if pages * memory.pages.page_size < num_slots:
+            problems.add(
+                f"a row of its page table holds {pages * memory.pages.page_size} slots; {num_slots} are needed for a whole "
+                "context and what a round writes past it; give it more pages, or lower max_length"
+            )
 
 
 def _num_pages(options: EngineOptions, pages_per_row: int, target: Target, builder: DrafterBuilder) -> int:
