@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from outrider.errors import ClosedError
-from outrider.interfaces import AttnPlan, GraphBody
-from outrider.types import DispatchReport, Phase, PhaseShape, RefusalReason, Refused
+from outrider.interfaces import AttnPlanner, GraphBody
+from outrider.types import AttnBatch, DispatchReport, Phase, PhaseShape, RefusalReason, Refused
 
 __all__ = ["EagerRunner", "create"]
 
@@ -35,9 +35,9 @@ class EagerRunner:
         phase: Phase,  # noqa: ARG002
         body: GraphBody,  # noqa: ARG002
         shapes: Sequence[PhaseShape],  # noqa: ARG002
-        plan: Callable[[PhaseShape], AttnPlan],  # noqa: ARG002
+        planner: AttnPlanner,  # noqa: ARG002
     ) -> tuple[PhaseShape, ...]:
-        """Nothing is captured: no shapes; ``plan`` is never called.
+        """Nothing is captured: no shapes; ``planner`` is left alone.
 
         Raises:
             ClosedError: the runner is closed.
@@ -56,18 +56,18 @@ class EagerRunner:
         self,
         phase: Phase,
         body: GraphBody,
-        shape: PhaseShape,  # noqa: ARG002
         inputs: Mapping[str, Tensor],
-        plan: AttnPlan,
+        batch: AttnBatch,
+        planner: AttnPlanner,
     ) -> Mapping[str, Tensor]:
-        """Outputs of ``body`` for ``inputs`` themselves, attending through ``plan`` as it stands.
+        """Outputs of ``body`` for ``inputs`` themselves, attending through a plan for ``batch``.
 
         Raises:
             ClosedError: the runner is closed.
         """
         if self._closed:
             self._check_open(f"run {phase.value}")
-        outputs = body(inputs, plan.attend)
+        outputs = body(inputs, planner.plan(batch).attend)
         self._ran[phase, "eager"] += 1
         return outputs
 

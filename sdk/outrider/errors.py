@@ -14,6 +14,8 @@
     ├── NonFiniteLogitsError   a model produced NaN or infinite logits for one request
     ├── RequestFailedError     one or more requests of a batch failed; carries the completions
     ├── OutputError            a result cannot be written
+    ├── GraphError             a captured graph, or its buffers, are used otherwise than they were declared
+    │   └── CaptureError       a body cannot be captured: the lines that prevent it, and what to write instead
     ├── ClosedError            something was used after ``close()``
     └── ConformanceError       an implementation breaks the contract of its Protocol
 
@@ -30,11 +32,13 @@ from typing import Self
 __all__ = [
     "BindError",
     "CapacityError",
+    "CaptureError",
     "CheckpointError",
     "ClosedError",
     "ConfigurationError",
     "ConformanceError",
     "ContextLengthError",
+    "GraphError",
     "InputError",
     "NoLoaderError",
     "NonFiniteLogitsError",
@@ -96,6 +100,14 @@ class RequestFailedError(OutriderError):
 
 class OutputError(OutriderError):
     """A result cannot be written."""
+
+
+class GraphError(OutriderError):
+    """A captured graph, or the buffers under it, are used otherwise than they were declared; both sides are named."""
+
+
+class CaptureError(GraphError):
+    """A body cannot be captured: every line that prevents it, with what to write instead."""
 
 
 class ClosedError(OutriderError):

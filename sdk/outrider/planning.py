@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from torch import Tensor
 
 from outrider.interfaces import AttnBackend, AttnPlan, KVCache
-from outrider.types import AttentionSpec, AttnBatch
+from outrider.types import AttentionSpec, AttnBatch, AttnCapabilities
 
 __all__ = ["PlanCache"]
 
@@ -41,6 +41,20 @@ class PlanCache:
         self._layers = tuple(layers)
         self._kv = kv
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+
+    @property
+    def capabilities(self) -> AttnCapabilities:
+        """Those of the backend."""
+        return self._attention.capabilities
+
+    @property
+    def page_size(self) -> int:
+        """Slots per page of the KV memory."""
+        return self._kv.page_size
+
+    def static_plan(self, batch: AttnBatch) -> AttnPlan:
+        """A plan that is the caller's alone and reads the very tensors of ``batch``, for a capture; nothing is kept."""
+        return self._attention.plan(batch, self._layers, self._kv)
 
     def plan(self, batch: AttnBatch) -> AttnPlan:
         """A plan for ``batch``, refreshed; valid until the next call with a batch of the same sizes. No synchronisation."""

@@ -15,6 +15,7 @@ from outrider.types import (
     DraftVocab,
     HiddenTap,
     RecurrentState,
+    RowAlignment,
     StackInputs,
     WeightSource,
 )
@@ -168,6 +169,11 @@ BROKEN_DRAFTS: dict[str, tuple[Callable[[], BoundDraft], str, str]] = {
         declared(lambda spec: evolve(spec, embedding=WeightSource.TARGET, target_hidden_size=32, taps=())),
         "spec",
         "target_hidden_size is 32, 'toy' is 16 wide",
+    ),
+    "features for rows of tokens alone": (
+        declared(lambda spec: evolve(spec, alignment=RowAlignment.SAME)),
+        "spec",
+        "alignment is SAME and 2 taps are asked",
     ),
     "a state of no width": (
         declared(lambda spec: evolve(spec, state=RecurrentState(0, torch.float32))),

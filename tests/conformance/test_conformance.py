@@ -10,7 +10,7 @@ from torch import Tensor
 from outrider.conformance import check_draft, check_target
 from outrider.errors import BindError, ConformanceError
 from outrider.interfaces import BoundDraft, Target
-from outrider.types import AttnCapabilities, HiddenTap
+from outrider.types import AttnCapabilities, HiddenTap, RowAlignment
 from outrider_backends.sdpa import SdpaBackend
 from tests.conformance.broken_drafts import BROKEN_DRAFTS, STACK, TARGET
 from tests.conformance.broken_targets import BROKEN_TARGETS
@@ -53,6 +53,7 @@ def test_sound_targets_pass(target: Target) -> None:
         ToyDraft(TARGET, taps=(HiddenTap.at(2), HiddenTap.final_norm(), HiddenTap.at(2)), recurrent=True),
         SelfDraft(TARGET, STACK),
         SelfDraft(TARGET, STACK, ids=(30, 2, 11)),
+        SelfDraft(TARGET, STACK, alignment=RowAlignment.SAME),
     ],
 )
 def test_sound_drafts_pass(draft: BoundDraft) -> None:

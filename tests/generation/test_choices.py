@@ -25,7 +25,7 @@ from outrider.generation.drafting import (
 )
 from outrider.generation.load import plan_drafting
 from outrider.interfaces import LosslessChoice, LossyChoice, ModelPair, ProposalKind
-from outrider.registry import Group, Registry
+from outrider.registry import Group, Registry, parts
 from outrider.types import HiddenTap
 from outrider.verification import BlockVerifier, ExactVerifier, RejectionVerifier, TypicalVerifier
 from tests.cases_data import greedy_cases
@@ -220,7 +220,7 @@ def test_named_verifiers_say_by_their_type_what_they_keep() -> None:
 
 def test_parts_of_other_packages_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = Registry()
-    monkeypatch.setattr(registry.parts, "INSTALLED", installed)
+    monkeypatch.setattr(parts, "INSTALLED", installed)
     monkeypatch.setattr(registry, "INSTALLED", installed)
     built: list[int] = []
 

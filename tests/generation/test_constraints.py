@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import cast
 
 import pytest
@@ -36,6 +37,18 @@ WANTED = [
 ]
 
 
+@cache
+def alone() -> list[tuple[int, ...]]:
+    """Tokens without drafting, one by one."""
+    return [done.token_ids for done in model("plain", 1).generate_batch(WANTED).completions]
+
+
+@cache
+def free() -> list[tuple[int, ...]]:
+    """Tokens of those without a grammar, among themselves."""
+    return [done.token_ids for done in model("plain", 4).generate_batch([WANTED[1], WANTED[3]]).completions]
+
+
 def check_record(text: str) -> None:
     record = cast("dict[str, object]", json.loads(text))
     assert list(record) == ["name", "age", "tags"]
@@ -50,10 +63,8 @@ def check_record(text: str) -> None:
 @pytest.mark.parametrize(("name", "in_flight"), [(name, number % 2) for number, name in enumerate(DRAFTING)])
 def test_a_mixed_batch_gives_each_its_own_with_and_without_drafting(name: str, in_flight: int) -> None:
     found = model(name, 4, in_flight).generate_batch(WANTED).completions
-    plain = model("plain", 1).generate_batch(WANTED).completions
-    free = model("plain", 4).generate_batch([WANTED[1], WANTED[3]]).completions
-    assert [done.token_ids for done in found] == [done.token_ids for done in plain]
-    assert [found[1].token_ids, found[3].token_ids] == [done.token_ids for done in free]
+    assert [done.token_ids for done in found] == alone()
+    assert [alone()[1], alone()[3]] == free()
     assert [done.finish_reason for done in found] == ["eos", "length", "eos", "length", "eos", "eos"]
     for place in (0, 5):
         check_record(found[place].text)
@@ -88,10 +99,9 @@ def test_a_dead_end_fails_that_request_alone_with_a_typed_error() -> None:
     dead = Prompt("x = ", evolve(BASE, regex="a[0-9]b", banned_token_ids=digits))
     for name in ("plain", "chain", "dynamic tree"):
         found = model(name, 4).generate_batch([WANTED[1], dead, WANTED[2]], raise_errors=False).completions
-        alone = model("plain", 4).generate_batch([WANTED[1], WANTED[2]]).completions
         assert found[1].error is not None
         assert found[1].finish_reason == "error"
-        assert [found[0].token_ids, found[2].token_ids] == [done.token_ids for done in alone]
+        assert [found[0].token_ids, found[2].token_ids] == [alone()[1], alone()[2]]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pytest
 import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from outrider import Prompt, RequestSettings
-from tests.generation.variants import DRAFTING, PROMPTS, alone, model
+from outrider import Prompt, Request, RequestSettings
+from tests.generation.variants import DRAFTING, PROMPTS, alone, codec, model
 
 WANTED = (
     RequestSettings(max_new_tokens=18, logprobs=3),
@@ -54,3 +59,48 @@ def test_more_than_the_vocabulary_gives_all_of_it() -> None:
     for entry in done.logprobs:
         assert sorted(token for token, _ in entry.top) == list(range(4096))
         assert sum(torch.tensor([value for _, value in entry.top]).exp()) == pytest.approx(1.0, abs=1e-4)
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ unannotated
+    """Counts the operators that run within."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        self.counts[str(func).split(".")[1]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators(name: str, settings: RequestSettings) -> Counter[str]:
+    """What one round of ``name`` runs for one such request."""
+    engine = model(name, 1).engine
+    prompt = tuple(codec().encode(PROMPTS[0]))
+    engine.submit(Request(prompt, 40, settings.sampling(), wants=settings.wants()))
+    engine.step()
+    engine.step()
+    with _Operators() as operators:
+        engine.run_round()
+    for _ in iter(lambda: engine.has_work, False):
+        engine.step()
+    return operators.counts
+
+
+@pytest.mark.parametrize("name", ["plain", "chain", "static tree"])
+def test_what_nobody_asks_for_costs_no_operator(name: str) -> None:
+    """A greedy round has no pass over the vocabulary but the search for the best; each wish brings its own, and goes."""
+    bare = operators(name, RequestSettings())
+    over_the_vocabulary = {"_log_softmax", "_softmax", "sort", "exponential_", "cumsum", "logsumexp"}
+    assert set(bare) & over_the_vocabulary == set()
+    assert operators(name, RequestSettings(logprobs=2))["_log_softmax"] == 1
+    hidden = operators(name, RequestSettings(hidden_states="full"))
+    assert 0 < sum(hidden.values()) - sum(bare.values()) < 8
+    assert sum(operators(name, RequestSettings(temperature=1.0, top_p=0.9)).values()) > sum(bare.values()) + 20
+    assert operators(name, RequestSettings()) == bare

@@ -130,6 +130,6 @@ def test_every_hidden_state_mode_can_be_asked_for() -> None:
 def test_unknown_names_are_refused() -> None:
     made = model("plain")
     with pytest.raises(InputError, match="unknown settings temprature; known are max_new_tokens"):
-        made.generate("x", temprature=1.0)  # type: ignore[arg-type]  # the mistake that is tested
+        made.generate("x", temprature=1.0)  # type: ignore[call-arg]  # the mistake that is tested
     with pytest.raises(ConfigurationError, match="unknown options with; known are drafter"):
         DraftingOptions.of({"with": 3})

@@ -17,9 +17,8 @@ RUNS = [
     ("plain", 0),
     ("chain", 0),
     ("chain", 1),
-    ("dynamic tree", 0),
     ("dynamic tree", 1),
-    ("static tree", 1),
+    ("static tree", 0),
     ("standalone", 0),
     ("standalone", 1),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from outrider.conformance.report import Faults
 from outrider.interfaces import BoundDraft, Target
-from outrider.types import AttentionSpec, DraftSpec, RopeSpec, WeightSource
+from outrider.types import AttentionSpec, DraftSpec, RopeSpec, RowAlignment, WeightSource
 
 __all__ = ["check_draft_spec", "check_draft_vocabulary", "check_model_spec"]
 
@@ -40,6 +40,11 @@ def check_draft_spec(draft: BoundDraft, target: Target, faults: Faults) -> None:
             tap.exists_in(model.num_layers),
             f"spec.taps asks for {tap}; '{model.name}' has boundaries 0 to {model.num_layers} and final_norm",
         )
+    faults.expect(
+        spec.alignment is RowAlignment.SHIFTED or not spec.taps,
+        f"spec.alignment is SAME and {len(spec.taps)} taps are asked; the target has no feature at its root yet: declare "
+        "SHIFTED, or no taps",
+    )
     if spec.taps or _shares(spec):
         faults.expect(
             spec.target_hidden_size == model.hidden_size,

@@ -10,7 +10,7 @@ from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
 from outrider.interfaces import AttnBackend, BoundDraft, GraphRunner, KVCache
 from outrider.kv import slots_of
 from outrider.planning import PlanCache
-from outrider.types import AttnBatch, DraftOutput, Phase, PhaseShape, RowAlignment
+from outrider.types import AttnBatch, DraftOutput, Phase, RowAlignment
 from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["DraftMemory"]
@@ -131,9 +131,7 @@ class DraftMemory:
         inputs: dict[str, Tensor],
         batch: AttnBatch,
     ) -> DraftOutput:
-        plan = self._plans.plan(batch)
-        shape = PhaseShape(batch.num_tokens, batch.num_requests)
-        out = self._runner.run(phase, body, shape, inputs, plan)
+        out = self._runner.run(phase, body, inputs, batch, self._plans)
         return DraftOutput(out["hidden"], out.get("state"))
 
     def _within_context(self, positions: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.interfaces.attention import AttnBackend, AttnPlan
+from outrider.interfaces.attention import AttnBackend, AttnPlan, AttnPlanner
 from outrider.interfaces.constraint import ConstraintFactory, ConstraintLoader, GrammarSpec, TokenConstraint
 from outrider.interfaces.draft import BoundDraft, UnboundDraft
 from outrider.interfaces.drafter import Drafter
@@ -37,6 +37,7 @@ __all__ = [
     "AskedByName",
     "AttnBackend",
     "AttnPlan",
+    "AttnPlanner",
     "BoundDraft",
     "ConstraintFactory",
     "ConstraintLoader",

@@ -1,4 +1,4 @@
-"""`AttnBackend` and `AttnPlan`: attention over a paged cache."""
+"""`AttnBackend`, `AttnPlan` and `AttnPlanner`: attention over a paged cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from outrider.interfaces.kv import KVCache
 from outrider.types import AttentionSpec, AttnBatch, AttnCapabilities
 
-__all__ = ["AttnBackend", "AttnPlan"]
+__all__ = ["AttnBackend", "AttnPlan", "AttnPlanner"]
 
 
 class AttnPlan(Protocol):
@@ -43,4 +43,33 @@ class AttnBackend(Protocol):
     @abstractmethod
     def plan(self, batch: AttnBatch, layers: Sequence[AttentionSpec], kv: KVCache) -> AttnPlan:
         """A plan for ``batch``, already refreshed. May synchronise; not for use inside a capture."""
+        ...
+
+
+class AttnPlanner(Protocol):
+    """Plans of one model over its own KV memory: what a runner needs to attend, whichever way it runs a body."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> AttnCapabilities:
+        """Those of the backend."""
+        ...
+
+    @property
+    @abstractmethod
+    def page_size(self) -> int:
+        """Slots per page of the KV memory."""
+        ...
+
+    @abstractmethod
+    def plan(self, batch: AttnBatch) -> AttnPlan:
+        """A plan for ``batch``, refreshed; valid until the next call with a batch of the same sizes. Not for a capture."""
+        ...
+
+    @abstractmethod
+    def static_plan(self, batch: AttnBatch) -> AttnPlan:
+        """A plan that is the caller's alone and reads the very tensors of ``batch``, for a capture.
+
+        The caller changes these tensors in place and has `AttnPlan.refresh` follow, inside the graph. May synchronise.
+        """
         ...

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
-from outrider.interfaces.attention import AttnPlan
-from outrider.types import Admitted, Attend, BufferSlot, DispatchReport, Phase, PhaseShape, Refused
+from outrider.interfaces.attention import AttnPlanner
+from outrider.types import Admitted, Attend, AttnBatch, BufferSlot, DispatchReport, Phase, PhaseShape, Refused
 
 __all__ = ["GraphBody", "GraphRunner"]
 
@@ -46,25 +46,39 @@ class GraphRunner(Protocol):
 
     @abstractmethod
     def capture(
-        self,
-        phase: Phase,
-        body: GraphBody,
-        shapes: Sequence[PhaseShape],
-        plan: Callable[[PhaseShape], AttnPlan],
+        self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
     ) -> tuple[PhaseShape, ...]:
-        """Capture ``body`` at each of ``shapes``; the shapes that were captured."""
+        """Capture ``body`` so that calls of each of ``shapes`` are served; the shapes that were captured, padding included.
+
+        May synchronise and allocate; runs the body more than once. Runners that capture attention too own the `AttnBatch`
+        it reads and build `AttnPlanner.static_plan` over it; others leave ``planner`` alone.
+
+        Raises:
+            CaptureError: the body cannot be captured; every line that prevents it is named.
+        """
         ...
 
     @abstractmethod
     def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
-        """Whether a call of this shape is served by a graph: a pure function of shapes."""
+        """Whether a call of this shape is served by a graph: a pure function of shapes, given what was captured."""
         ...
 
     @abstractmethod
     def run(
-        self, phase: Phase, body: GraphBody, shape: PhaseShape, inputs: Mapping[str, Tensor], plan: AttnPlan
+        self,
+        phase: Phase,
+        body: GraphBody,
+        inputs: Mapping[str, Tensor],
+        batch: AttnBatch,
+        planner: AttnPlanner,
     ) -> Mapping[str, Tensor]:
-        """Outputs of ``body`` for ``inputs``; valid until the next call of the same phase."""
+        """Outputs of ``body`` for ``inputs``, its rows attending as ``batch`` says; valid until the next call of the same phase.
+
+        The one way a body is run, whatever serves it: directly under `AttnPlanner.plan`, by replaying a graph whose
+        buffers and `AttnBatch` are filled from ``inputs`` and ``batch`` first, or in pieces between which attention runs
+        under `AttnPlanner.plan`. ``inputs`` and ``batch`` are only read. A call that no graph serves is run directly and
+        counted in the report, with the reason.
+        """
         ...
 
     @abstractmethod

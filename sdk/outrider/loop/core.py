@@ -18,7 +18,6 @@ from outrider.types import (
     HiddenTap,
     ModelSpec,
     Phase,
-    PhaseShape,
     StackInputs,
 )
 
@@ -40,9 +39,10 @@ class TargetBody:
     def inputs(self) -> tuple[BufferSlot, ...]:
         """Static input buffers."""
         spec = self.target.stack.spec
+        axes = () if spec.positions.axes == 1 else (spec.positions.axes,)
         slots = [
             BufferSlot("hidden", Axis.TOKENS, (spec.hidden_size,), spec.dtype),
-            BufferSlot("positions", Axis.TOKENS, (), torch.int64),
+            BufferSlot("positions", Axis.TOKENS, (), torch.int64, leading=axes),
         ]
         if spec.positions.needs_lengths:
             slots.append(BufferSlot("lengths", Axis.TOKENS, (), torch.int64, padding=1))
@@ -102,11 +102,10 @@ class DecodeCore:
         self, phase: Phase, hidden: Tensor, positions: Tensor, lengths: Tensor, batch: AttnBatch
     ) -> TargetPass:
         """One pass of the target over ``hidden [T, H]`` at rope ``positions``; ``lengths`` as in `StackInputs`."""
-        plan = self.plans.plan(batch)
         inputs = {"hidden": hidden, "positions": positions}
         if self.spec.positions.needs_lengths:
             inputs["lengths"] = lengths
-        out = self.runner.run(phase, self.body, PhaseShape(batch.num_tokens, batch.num_requests), inputs, plan)
+        out = self.runner.run(phase, self.body, inputs, batch, self.plans)
         return TargetPass(out["hidden"], out.get("features"))
 
     def rope_positions(self, indices: Tensor, offsets: Tensor) -> Tensor:

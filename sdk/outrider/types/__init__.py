@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.types.attention import AttnBatch, AttnCapabilities, CaptureSupport
+from outrider.types.attention import AttnBatch, AttnCapabilities, AttnShape, CaptureSupport
 from outrider.types.counts import RequestCount, RequestId, RowIndex, TokenCount
 from outrider.types.draft import DraftSpec, MediaView, RecurrentState, RowAlignment, WeightSource
 from outrider.types.model import AttentionSpec, ModelSpec, PositionScheme, RopeKind, RopeSpec
@@ -33,6 +33,7 @@ __all__ = [
     "AttentionSpec",
     "AttnBatch",
     "AttnCapabilities",
+    "AttnShape",
     "Axis",
     "BufferSlot",
     "CaptureHiddenMode",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outrider.types.counts import RequestCount, TokenCount
 
-__all__ = ["AttnBatch", "AttnCapabilities", "CaptureSupport"]
+__all__ = ["AttnBatch", "AttnCapabilities", "AttnShape", "CaptureSupport"]
 
 
 class CaptureSupport(Enum):
@@ -38,6 +38,21 @@ class AttnCapabilities:
     soft_cap: bool
     sinks: bool
     capture: CaptureSupport
+
+
+@frozen
+class AttnShape:
+    """What the host knows of a batch of equally many queries per request, their number aside: what a captured plan is built for.
+
+    ``queries`` per request, ``max_length`` of prefix + tail, ``pages`` of a page table's row, ``tail`` slots under a tail mask
+    (``None``: causal order), and whether tree rows and tail slots come with ``depths``.
+    """
+
+    queries: int
+    max_length: int
+    pages: int
+    tail: int | None = None
+    depths: bool = False
 
 
 @frozen(eq=False)
@@ -84,3 +99,17 @@ class AttnBatch:
         """Queries per request where all requests have equally many, else ``None``."""
         first = self.query_lens[0] if self.query_lens else 0
         return first if all(n == first for n in self.query_lens) else None
+
+    @property
+    def shape(self) -> AttnShape | None:
+        """What a captured plan is built for; ``None`` where queries differ or the host knows the prefixes (a prompt)."""
+        queries = self.uniform_queries
+        if queries is None or self.host_prefix_lens is not None:
+            return None
+        return AttnShape(
+            queries=queries,
+            max_length=self.max_length,
+            pages=self.page_table.shape[1],
+            tail=None if self.tail_mask is None else self.tail_mask.shape[2],
+            depths=self.tail_depths is not None,
+        )

@@ -8,6 +8,7 @@ from enum import Enum
 import torch
 from attrs import field, frozen
 
+from outrider.types.attention import AttnBatch, AttnShape
 from outrider.types.counts import RequestCount, TokenCount
 
 __all__ = [
@@ -45,7 +46,8 @@ class Axis(Enum):
 class BufferSlot:
     """One named static buffer of a body.
 
-    ``trailing``: the shape after the leading ``axis``. ``padding``: the value that rows beyond the real ones hold.
+    ``trailing``: the shape after the ``axis`` that counts, ``leading``: the shape before it (position axes). ``padding``: the
+    value that rows beyond the real ones hold.
     """
 
     name: str
@@ -53,14 +55,24 @@ class BufferSlot:
     trailing: tuple[int, ...]
     dtype: torch.dtype
     padding: float | int | bool = 0
+    leading: tuple[int, ...] = ()
 
 
 @frozen
 class PhaseShape:
-    """How large one call of a body is: tokens and requests are different counts."""
+    """How large one call of a body is, as far as the host knows: tokens and requests are different counts.
+
+    ``attention`` is `AttnBatch.shape`: ``None`` for ragged batches and prompts.
+    """
 
     tokens: TokenCount
     requests: RequestCount
+    attention: AttnShape | None = None
+
+    @classmethod
+    def of(cls, batch: AttnBatch) -> PhaseShape:
+        """The shape of a call whose rows attend as ``batch`` says."""
+        return cls(batch.num_tokens, batch.num_requests, batch.shape)
 
 
 class RefusalReason(Enum):
@@ -68,6 +80,7 @@ class RefusalReason(Enum):
 
     NOT_CAPTURED = "no graph was captured for the phase"
     TOO_LARGE = "larger than the largest bucket"
+    NOT_UNIFORM = "queries per request differ, or belong to a prompt"
     BODY = "the body cannot be captured"
     ATTENTION = "the attention backend cannot be captured"
     DEVICE = "the device has no graphs"
@@ -95,8 +108,16 @@ class Refused:
 
 @frozen(eq=False)
 class DispatchReport:
-    """How often each phase ran where, and every refusal by reason."""
+    """How often each phase ran where, and every refusal by reason, with the newest of each explained."""
 
     runner: str
     ran: Counter[tuple[Phase, str]] = field(factory=lambda: Counter[tuple[Phase, str]]())
     refused: Counter[tuple[Phase, RefusalReason]] = field(factory=lambda: Counter[tuple[Phase, RefusalReason]]())
+    explained: dict[tuple[Phase, RefusalReason], Refused] = field(
+        factory=lambda: dict[tuple[Phase, RefusalReason], Refused]()
+    )
+
+    def count_refusal(self, phase: Phase, refusal: Refused) -> None:
+        """Count one call of ``phase`` that no graph served."""
+        self.refused[phase, refusal.reason] += 1
+        self.explained[phase, refusal.reason] = refusal

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from outrider.interfaces import (
-    AttnPlan,
+    AttnPlanner,
     BoundDraft,
     GraphBody,
     GraphRunner,
@@ -24,6 +24,7 @@ from outrider.registry import RUNNERS, Registry
 from outrider.types import (
     Acceptance,
     Admitted,
+    AttnBatch,
     DispatchReport,
     HiddenTap,
     ModelSpec,
@@ -98,7 +99,7 @@ class Runner:
         return DispatchReport("right")
 
     def capture(
-        self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], plan: Callable[[PhaseShape], AttnPlan]
+        self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
     ) -> tuple[PhaseShape, ...]:
         return ()
 
@@ -106,9 +107,9 @@ class Runner:
         return Refused(RefusalReason.NOT_CAPTURED, "", "")
 
     def run(
-        self, phase: Phase, body: GraphBody, shape: PhaseShape, inputs: Mapping[str, Tensor], plan: AttnPlan
+        self, phase: Phase, body: GraphBody, inputs: Mapping[str, Tensor], batch: AttnBatch, planner: AttnPlanner
     ) -> Mapping[str, Tensor]:
-        return body(inputs, plan.attend)
+        return body(inputs, planner.plan(batch).attend)
 
     def close(self) -> None:
         return None

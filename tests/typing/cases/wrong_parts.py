@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from outrider.interfaces import (
-    AttnPlan,
+    AttnPlanner,
     BoundDraft,
     Drafter,
     GraphBody,
@@ -19,7 +19,7 @@ from outrider.interfaces import (
     Verifier,
 )
 from outrider.registry import RUNNERS, TARGETS, Registry
-from outrider.types import Acceptance, Admitted, DispatchReport, Phase, PhaseShape, Proposal, Refused
+from outrider.types import Acceptance, Admitted, AttnBatch, DispatchReport, Phase, PhaseShape, Proposal, Refused
 from outrider.types.state import DecodeState
 
 
@@ -44,7 +44,7 @@ class RunnerWithoutClose:
         return DispatchReport("wrong")
 
     def capture(
-        self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], plan: Callable[[PhaseShape], AttnPlan]
+        self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
     ) -> tuple[PhaseShape, ...]:
         return ()
 
@@ -52,9 +52,9 @@ class RunnerWithoutClose:
         raise NotImplementedError
 
     def run(
-        self, phase: Phase, body: GraphBody, shape: PhaseShape, inputs: Mapping[str, Tensor], plan: AttnPlan
+        self, phase: Phase, body: GraphBody, inputs: Mapping[str, Tensor], batch: AttnBatch, planner: AttnPlanner
     ) -> Mapping[str, Tensor]:
-        return body(inputs, plan.attend)
+        return body(inputs, planner.plan(batch).attend)
 
 
 class RunnerThatAnswersBool(RunnerWithoutClose):
