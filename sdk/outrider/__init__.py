@@ -11,6 +11,7 @@ from outrider.drafting.adaptive import AdaptiveChainBuilder
 from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.ngram import NgramBuilder
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta
+from outrider.generation.drafting import DraftingOptions
 from outrider.generation.load import load
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.generation.settings import RequestSettings
@@ -24,6 +25,7 @@ __all__ = [
     "BatchResult",
     "ChainBuilder",
     "Completion",
+    "DraftingOptions",
     "Emission",
     "Engine",
     "EngineOptions",

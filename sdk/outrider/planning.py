@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
@@ -51,6 +52,11 @@ class PlanCache:
     def page_size(self) -> int:
         """Slots per page of the KV memory."""
         return self._kv.page_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the KV memory lives."""
+        return self._kv.keys(0).device
 
     def static_plan(self, batch: AttnBatch) -> AttnPlan:
         """A plan that is the caller's alone and reads the very tensors of ``batch``, for a capture; nothing is kept."""

@@ -11,6 +11,7 @@ from outrider.errors import ClosedError
 from outrider.interfaces import AttnPlan, GraphRunner
 from outrider.types import (
     Attend,
+    AttnBatch,
     BufferSlot,
     Phase,
     PhaseShape,
@@ -20,18 +21,10 @@ from outrider.types import (
     TokenCount,
 )
 from outrider_backends.eager import EagerRunner, create
+from tests.support.planners import FixedPlanner, uniform_batch
 
 SHAPE = PhaseShape(TokenCount(3), RequestCount(3))
-
-
-class Doubling:
-    """Attention that doubles its query, so that a body's use of it shows."""
-
-    def refresh(self) -> None:
-        raise AssertionError("the eager runner runs a plan as it stands")
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return 2 * q
+BATCH = uniform_batch(3)
 
 
 class Body:
@@ -43,26 +36,28 @@ class Body:
         return {"x": x, "y": attend(0, x, x, x)}
 
 
-def no_plan(shape: PhaseShape) -> AttnPlan:
-    raise AssertionError(f"nothing is captured, so no plan is wanted for {shape}")
+def no_plan(batch: AttnBatch) -> AttnPlan:
+    raise AssertionError("nothing is captured, so no plan is wanted")
 
 
 def test_runs_the_body_on_the_inputs_themselves() -> None:
     runner: GraphRunner = create()
     x = torch.randn(3, 2)
-    outputs = runner.run(Phase.TARGET_DECODE, Body(), SHAPE, {"x": x}, Doubling())
+    planner = FixedPlanner()
+    outputs = runner.run(Phase.TARGET_DECODE, Body(), {"x": x}, BATCH, planner)
     assert outputs["x"] is x
     assert torch.equal(outputs["y"], 2 * x)
+    assert planner.planned == [BATCH]
 
 
 def test_report_counts_what_ran_and_no_refusals() -> None:
     runner = create()
     x = {"x": torch.zeros(1)}
-    assert runner.capture(Phase.DRAFT_STEP, Body(), [SHAPE], no_plan) == ()
+    assert runner.capture(Phase.DRAFT_STEP, Body(), [SHAPE], FixedPlanner(no_plan)) == ()
     answer = runner.admit(Phase.DRAFT_STEP, SHAPE)
     for _ in range(2):
-        runner.run(Phase.DRAFT_STEP, Body(), SHAPE, x, Doubling())
-    runner.run(Phase.TARGET_VERIFY, Body(), SHAPE, x, Doubling())
+        runner.run(Phase.DRAFT_STEP, Body(), x, BATCH, FixedPlanner())
+    runner.run(Phase.TARGET_VERIFY, Body(), x, BATCH, FixedPlanner())
     assert answer == Refused(RefusalReason.NOT_CAPTURED, answer.numbers, answer.remedy)
     assert "3 tokens, 3 requests" in answer.numbers
     assert runner.report.runner == "eager"
@@ -73,7 +68,7 @@ def test_report_counts_what_ran_and_no_refusals() -> None:
 def test_a_body_that_fails_is_not_counted() -> None:
     runner = create()
     with pytest.raises(KeyError):
-        runner.run(Phase.ROUND, Body(), SHAPE, {}, Doubling())
+        runner.run(Phase.ROUND, Body(), {}, BATCH, FixedPlanner())
     assert not runner.report.ran
 
 
@@ -82,9 +77,9 @@ def test_closed() -> None:
     runner.close()
     runner.close()
     with pytest.raises(ClosedError, match="cannot run target decode: the eager runner was closed"):
-        runner.run(Phase.TARGET_DECODE, Body(), SHAPE, {"x": torch.zeros(1)}, Doubling())
+        runner.run(Phase.TARGET_DECODE, Body(), {"x": torch.zeros(1)}, BATCH, FixedPlanner())
     with pytest.raises(ClosedError, match="cannot capture"):
-        runner.capture(Phase.TARGET_DECODE, Body(), [SHAPE], no_plan)
+        runner.capture(Phase.TARGET_DECODE, Body(), [SHAPE], FixedPlanner(no_plan))
     assert runner.admit(Phase.TARGET_DECODE, SHAPE).reason is RefusalReason.CLOSED
 
 
@@ -93,12 +88,12 @@ def test_costs_next_to_nothing() -> None:
         def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
             return {}
 
-    runner, body, plan, inputs = EagerRunner(), Empty(), Doubling(), dict[str, Tensor]()
+    runner, body, planner, inputs = EagerRunner(), Empty(), FixedPlanner(), dict[str, Tensor]()
 
     def seconds(calls: int) -> float:
         start = time.perf_counter()
         for _ in range(calls):
-            runner.run(Phase.ROUND, body, SHAPE, inputs, plan)
+            runner.run(Phase.ROUND, body, inputs, BATCH, planner)
         return (time.perf_counter() - start) / calls
 
     assert min(seconds(200) for _ in range(20)) < 10e-6  # measured 0.6 µs; a busy machine is slower

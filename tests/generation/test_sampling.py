@@ -82,6 +82,13 @@ def test_exact_verification_takes_any_kind_of_proposal(mode: ProposalMode) -> No
         assert tokens(verified("exact", drafter), wanted) == expected
 
 
+@pytest.mark.parametrize("verifier", [name for name in VERIFIERS if name != "exact"])
+def test_the_comparison_tells_tokens_of_another_draw(verifier: str) -> None:
+    """What keeps the distribution at most does not pass for what keeps the tokens."""
+    found = tokens(verified(verifier, ChainBuilder(trained_pair().eagle3, 3)), requests(HEATS))
+    assert found != alone()[: len(HEATS)]
+
+
 def test_other_seeds_give_other_texts_and_one_token_to_choose_from_is_greedy() -> None:
     made = model("chain", 8)
     base = RequestSettings(max_new_tokens=15, temperature=1.2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,3 +88,14 @@ def test_every_token_is_the_targets_own(data: st.DataObject) -> None:
     engine = engine_of(trained_pair().target, data.draw(builders()), options)
     for request, outcome in zip(requests, run(engine, requests), strict=True):
         check(request, outcome)
+
+
+def test_a_token_that_is_not_the_targets_is_found() -> None:
+    request = Request(tuple(codec().encode("import os\n")), 8)
+    (outcome,) = run(engine_of(trained_pair().target, None, EngineOptions(1, max_length=64)), [request])
+    check(request, outcome)
+    for place in range(8):
+        ids = list(outcome.token_ids)
+        ids[place] = ids[place] + 1
+        with pytest.raises(AssertionError):
+            check(request, evolve(outcome, token_ids=ids))

@@ -12,7 +12,7 @@ from outrider.checkpoint import Config
 from outrider.errors import CheckpointError
 from outrider.types import Attend, AttentionSpec
 from outrider_adapters.nn.norm import HeadNorms
-from outrider_adapters.nn.projection import Projection, as_columns, as_rows
+from outrider_adapters.nn.projection import Projection
 from outrider_adapters.nn.rope import rotate
 from outrider_adapters.nn.weights import WeightLoader
 
@@ -182,13 +182,9 @@ class GatedMlp:
 
         Device only, safe in a capture.
         """
-        rows = x.shape[0]
-        turned = self._gate_up.is_turned(rows)
-        both = self._gate_up.columns(as_columns(x)) if turned else self._gate_up(x)
-        gate, up = torch.split_with_sizes(both, self._split, 0 if turned else 1)
+        single = x.shape[0] == 1 and self._gate_up.wants_pairs
+        both = self._gate_up(x.repeat(2, 1) if single else x)
+        gate, up = torch.split_with_sizes(both, self._split, 1)
         gated = self._activation(gate).mul_(up)
-        if turned:
-            # Every step works column by column, so nothing is turned back before the end.
-            out = as_rows(self._down.columns(gated), rows)
-            return out.contiguous() if residual is None else torch.add(residual, out)
-        return self._down(gated) if residual is None else self._down.plus(gated, residual)
+        out = self._down(gated) if residual is None else self._down.plus(gated, residual)
+        return out.narrow(0, 0, 1) if single else out

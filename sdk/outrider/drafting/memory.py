@@ -92,9 +92,12 @@ class DraftMemory:
         rows, queries = tokens.shape
         # The verified rows whose keys the draft holds: one a pair, and the first token where it reads tokens alone.
         verified = state.lengths + 1 if self._reads_tokens else state.lengths
-        indices = (verified + depth)[:, None]
-        # A level of one node may follow wider ones, so its slot is not its depth.
-        places = verified[:, None] + first_slot + _count(queries, tokens)
+        indices = (verified + depth)[:, None] if depth else verified[:, None]
+        if queries == 1:
+            # A level of one node may follow wider ones, so its slot is not its depth.
+            places = indices if first_slot == depth else verified[:, None] + first_slot
+        else:
+            places = verified[:, None] + (first_slot + _count(queries, tokens))
         positions = indices if self._reads_tokens else indices + state.position_offsets[:, None]
         if queries > 1:
             positions = positions.expand(rows, queries)
@@ -108,7 +111,7 @@ class DraftMemory:
             inputs["lengths"] = indices.expand(rows, queries).reshape(-1) + 1
         batch = AttnBatch(
             query_lens=(queries,) * rows,
-            prefix_lens=verified + first_slot if tail_mask is None else verified,
+            prefix_lens=verified + first_slot if tail_mask is None and first_slot else verified,
             page_table=state.page_table,
             slots=slots_of(state.page_table, places, self._kv.page_size).reshape(-1),
             max_length=state.max_length + first_slot + queries,

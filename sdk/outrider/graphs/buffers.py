@@ -10,13 +10,20 @@ from torch import Tensor
 from outrider.errors import GraphError, Problems
 from outrider.types import Axis, BufferSlot, PhaseShape
 
-__all__ = ["BufferSet", "rows_of"]
+__all__ = ["BufferSet", "rows_of", "shape_of"]
 
 
 def rows_of(slot: BufferSlot, tensor: Tensor, actual: PhaseShape) -> Tensor:
     """The real rows of ``tensor``, which is shaped as ``slot`` says for a larger call; a view, nothing is copied."""
     count = _count(slot, actual)
     return tensor if count is None else tensor.narrow(len(slot.leading), 0, count)
+
+
+def shape_of(slot: BufferSlot, call: PhaseShape) -> tuple[int, ...]:
+    """The shape that a buffer of ``slot`` has in a call of this size."""
+    count = _count(slot, call)
+    counted = () if count is None else (count,)
+    return (*slot.leading, *counted, *slot.trailing)
 
 
 class BufferSet:
@@ -41,8 +48,7 @@ class BufferSet:
         self._slots = {slot.name: slot for slot in slots}
         self._padding = {slot.name: _poison(slot.dtype) if poison else slot.padding for slot in slots}
         self._tensors = {
-            slot.name: torch.empty(_shape(slot, _count(slot, capacity)), dtype=slot.dtype, device=device)
-            for slot in slots
+            slot.name: torch.empty(shape_of(slot, capacity), dtype=slot.dtype, device=device) for slot in slots
         }
         self.pad()
 
@@ -62,7 +68,9 @@ class BufferSet:
         What a body does must not depend on it: two captures, one on padding and one on this, must be equal.
         """
         for slot in self._slots.values():
-            other = 1.0 if slot.dtype.is_floating_point else int(not slot.padding) if _is_bool(slot) else slot.padding + 1
+            other = (
+                1.0 if slot.dtype.is_floating_point else int(not slot.padding) if _is_bool(slot) else slot.padding + 1
+            )
             self._tensors[slot.name].fill_(other)
 
     def fill(self, inputs: Mapping[str, Tensor], actual: PhaseShape) -> None:
@@ -103,7 +111,7 @@ class BufferSet:
             return False
         for name, slot in self._slots.items():
             value = inputs[name]
-            if value.shape != _shape(slot, _count(slot, actual)) or value.dtype != slot.dtype:
+            if value.shape != shape_of(slot, actual) or value.dtype != slot.dtype:
                 return False
             if value.device != self._tensors[name].device:
                 return False
@@ -124,7 +132,7 @@ class BufferSet:
                     problems.add(f"'{name}' is declared but was not given; given are {', '.join(inputs) or 'none'}")
                     continue
                 value, device = inputs[name], self._tensors[name].device
-                shape = _shape(slot, _count(slot, actual))
+                shape = shape_of(slot, actual)
                 if value.shape != shape or value.dtype != slot.dtype:
                     problems.add(
                         f"'{name}' is {list(value.shape)} {value.dtype}, declared is {list(shape)} {slot.dtype} "
@@ -142,11 +150,6 @@ def _count(slot: BufferSlot, shape: PhaseShape) -> int | None:
             return shape.requests
         case Axis.NONE:
             return None
-
-
-def _shape(slot: BufferSlot, count: int | None) -> tuple[int, ...]:
-    counted = () if count is None else (count,)
-    return (*slot.leading, *counted, *slot.trailing)
 
 
 def _is_bool(slot: BufferSlot) -> bool:

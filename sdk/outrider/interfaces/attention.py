@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from outrider.interfaces.kv import KVCache
@@ -59,6 +60,12 @@ class AttnPlanner(Protocol):
     @abstractmethod
     def page_size(self) -> int:
         """Slots per page of the KV memory."""
+        ...
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the KV memory lives, and with it every tensor of a batch."""
         ...
 
     @abstractmethod

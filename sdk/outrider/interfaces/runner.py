@@ -72,9 +72,9 @@ class GraphRunner(Protocol):
         batch: AttnBatch,
         planner: AttnPlanner,
     ) -> Mapping[str, Tensor]:
-        """Outputs of ``body`` for ``inputs``, its rows attending as ``batch`` says; valid until the next call of the same phase.
+        """Outputs of ``body`` for ``inputs``, its rows attending as ``batch`` says.
 
-        The one way a body is run, whatever serves it: directly under `AttnPlanner.plan`, by replaying a graph whose
+        They are valid until the next call of the same phase. The one way a body is run, whatever serves it: directly under `AttnPlanner.plan`, by replaying a graph whose
         buffers and `AttnBatch` are filled from ``inputs`` and ``batch`` first, or in pieces between which attention runs
         under `AttnPlanner.plan`. ``inputs`` and ``batch`` are only read. A call that no graph serves is run directly and
         counted in the report, with the reason.

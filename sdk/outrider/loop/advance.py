@@ -35,28 +35,29 @@ def advance(state: DecodeState, acceptance: Acceptance) -> Tensor:
     Returns ``[B, K + 4]`` int64: K + 1 tokens, how many of them are emitted, the acceptance length (bonus included, uncut,
     0 where nothing was verified), and the `RowStatus`. Device only, static shapes, capture-safe.
     """
-    tokens, counts = acceptance.tokens, acceptance.counts
+    tokens = acceptance.tokens
     width = tokens.shape[1]
     column = torch.arange(width, device=tokens.device)
-    room = state.max_totals - state.lengths - 1
+    after = state.lengths + 1
+    room = state.max_totals - after
     is_stop = (tokens[:, :, None] == state.stop_ids[:, None, :]).any(dim=2)
     first_stop = torch.where(is_stop, column, width).amin(dim=1)
-    uncut = counts + 1
+    uncut = acceptance.counts + 1
     emitted = torch.minimum(torch.minimum(uncut, room), first_stop + 1)
-    stopped = first_stop < emitted
-    full = emitted == room
-    alive = ~state.finished & acceptance.finite
-    emitted = emitted * alive
-    status = torch.where(stopped, RowStatus.STOP_ID, torch.where(full, RowStatus.FULL, RowStatus.RUNNING))
-    status = torch.where(acceptance.finite, status, RowStatus.NON_FINITE)
-    status = torch.where(state.finished, RowStatus.IDLE, status)
-    packed = torch.cat([tokens, torch.stack([emitted, uncut * alive, status], dim=1)], dim=1)
+    # Later lines win: a stop id over the limit, NaN over both, and a row that had finished over everything.
+    status = torch.where(emitted == room, RowStatus.FULL, RowStatus.RUNNING)
+    status.masked_fill_(first_stop < emitted, RowStatus.STOP_ID)
+    status.masked_fill_(~acceptance.finite, RowStatus.NON_FINITE)
+    status.masked_fill_(state.finished, RowStatus.IDLE)
+    alive = status < RowStatus.NON_FINITE
+    emitted *= alive
+    packed = torch.cat([tokens, emitted[:, None], (uncut * alive)[:, None], status[:, None]], dim=1)
 
     # Columns past `emitted` land beyond the sequence and are overwritten by the next round.
-    state.tokens.scatter_(1, state.lengths[:, None] + 1 + column, tokens)
-    newest = tokens.gather(1, (emitted - 1).clamp_(min=0)[:, None]).squeeze(1)
-    state.roots.copy_(torch.where(emitted > 0, newest, state.roots))
+    state.tokens.scatter_(1, after[:, None] + column, tokens)
     state.lengths.add_(emitted)
+    # The newest token of a row that emits, and of any other the root itself, which is in the history too.
+    torch.gather(state.tokens, 1, state.lengths[:, None], out=state.roots[:, None])
     state.finished.logical_or_(status != RowStatus.RUNNING)
     return packed
 

@@ -6,6 +6,7 @@ Shape suffixes: B requests, M = N + 1 nodes (root and drafted), K depth of the p
 from __future__ import annotations
 
 import torch
+from attrs import frozen
 from torch import Tensor
 
 from outrider.kv import slots_of
@@ -29,66 +30,83 @@ def run_round(
     token ``constraints``, which are host code.
     """
     proposal = core.drafter.propose(state)
-    verified, logits_BMV = verify(core, state, proposal)
+    nodes = nodes_of(core, state, proposal)
+    verified, logits_BMV = verify(core, state, proposal, nodes)
     allowed_BMV = constrain(logits_BMV, proposal, constraints or {})
     acceptance = core.verifier.accept(proposal, allowed_BMV, state)
-    packed = commit(core, state, proposal, verified, acceptance)
+    packed = commit(core, state, proposal, nodes, verified, acceptance)
     hidden_BMH = verified.hidden.view(*logits_BMV.shape[:2], -1)
     return round_result(packed, wants, proposal, acceptance, logits_BMV, hidden_BMH)
 
 
-def verify(core: DecodeCore, state: DecodeState, proposal: Proposal) -> tuple[TargetPass, Tensor]:
-    """The target's pass over root and drafted nodes, with its logits ``[B, N + 1, V]``."""
-    nodes = proposal.shape.num_tokens + 1
-    rows = state.num_rows
-    tokens_BM = torch.cat([state.roots[:, None], proposal.tokens], dim=1)
+@frozen(eq=False)
+class PassRows:
+    """The rows of one pass: ``tokens`` and sequence ``indices`` ``[B, M]``, flat rope ``positions`` and cache ``slots``."""
+
+    tokens: Tensor
+    indices: Tensor
+    positions: Tensor
+    slots: Tensor
+
+
+def nodes_of(core: DecodeCore, state: DecodeState, proposal: Proposal) -> PassRows:
+    """Root and drafted nodes as rows of the target's pass."""
     indices_BM = state.lengths[:, None] + proposal.depths
-    # Node i is written i slots past the prefix; in a chain that is its position, in a tree commit moves it there.
-    places_BM = state.lengths[:, None] + torch.arange(nodes, device=indices_BM.device)
+    places_BM = indices_BM
+    if not proposal.shape.is_chain:
+        # Node i is written i slots past the prefix; in a chain that is its position, in a tree commit moves it there.
+        places_BM = state.lengths[:, None] + torch.arange(proposal.depths.shape[1], device=indices_BM.device)
+    tokens_BM = torch.cat([state.roots[:, None], proposal.tokens], dim=1)
+    return _placed(core, state, tokens_BM, indices_BM, places_BM)
+
+
+def verify(core: DecodeCore, state: DecodeState, proposal: Proposal, nodes: PassRows) -> tuple[TargetPass, Tensor]:
+    """The target's pass over ``nodes``, with its logits ``[B, N + 1, V]``."""
+    rows, count = nodes.tokens.shape
     chain = proposal.shape.is_chain
     batch = AttnBatch(
-        query_lens=(nodes,) * rows,
+        query_lens=(count,) * rows,
         prefix_lens=state.lengths,
         page_table=state.page_table,
-        slots=slots_of(state.page_table, places_BM, core.kv.page_size).reshape(-1),
-        max_length=state.max_length + nodes - 1,
+        slots=nodes.slots,
+        max_length=state.max_length + count - 1,
         tail_mask=None if chain else proposal.ancestors,
         query_depths=None if chain else proposal.depths,
         tail_depths=None if chain else proposal.depths,
     )
     verified = core.run_target(
-        Phase.TARGET_VERIFY if nodes > 1 else Phase.TARGET_DECODE,
-        core.target.stack.embed(tokens_BM.reshape(-1)),
-        core.rope_positions(indices_BM, state.position_offsets[:, None]),
-        indices_BM.reshape(-1) + 1,
+        Phase.TARGET_VERIFY if count > 1 else Phase.TARGET_DECODE,
+        core.target.stack.embed(nodes.tokens.reshape(-1)),
+        nodes.positions,
+        nodes.indices.reshape(-1) + 1,
         batch,
     )
-    return verified, core.target.stack.logits(verified.hidden).view(rows, nodes, -1)
+    return verified, core.target.stack.logits(verified.hidden).view(rows, count, -1)
 
 
 def commit(
-    core: DecodeCore, state: DecodeState, proposal: Proposal, verified: TargetPass, acceptance: Acceptance
+    core: DecodeCore,
+    state: DecodeState,
+    proposal: Proposal,
+    nodes: PassRows,
+    verified: TargetPass,
+    acceptance: Acceptance,
 ) -> Tensor:
     """Keep the accepted path: KV in place, the drafter extended with its features, lengths and roots moved on."""
-    rows, width = acceptance.tokens.shape
-    steps_K = torch.arange(width, device=acceptance.path.device)
-    indices_BK = state.lengths[:, None] + steps_K
-    slots_BK = slots_of(state.page_table, indices_BK, core.kv.page_size)
-    if not proposal.shape.is_chain:
-        path_BK = torch.where(steps_K <= acceptance.counts[:, None], acceptance.path, steps_K)
-        sources_BK = slots_of(state.page_table, state.lengths[:, None] + path_BK, core.kv.page_size)
-        core.kv.move(sources_BK[:, 1:].reshape(-1), slots_BK[:, 1:].reshape(-1))
+    # The nodes of a chain are the path itself; those that were not accepted are padding, whatever stands there.
+    path = nodes if proposal.shape.is_chain else _move_path(core, state, acceptance)
     if core.drafts:
+        rows, width = acceptance.tokens.shape
         core.drafter.extend(
             VerifiedRows(
                 first_row=0,
-                tokens=torch.cat([state.roots[:, None], acceptance.tokens[:, :-1]], dim=1).reshape(-1),
+                tokens=path.tokens.reshape(-1),
                 next_tokens=acceptance.tokens.reshape(-1),
                 features=_features_of_path(proposal, verified, acceptance),
-                indices=indices_BK.reshape(-1),
-                positions=core.rope_positions(indices_BK, state.position_offsets[:, None]),
-                slots=slots_BK.reshape(-1),
-                last_rows=torch.arange(0, rows * width, width, device=steps_K.device) + acceptance.counts,
+                indices=path.indices.reshape(-1),
+                positions=path.positions,
+                slots=path.slots,
+                last_rows=torch.arange(0, rows * width, width, device=acceptance.counts.device) + acceptance.counts,
                 query_lens=(width,) * rows,
                 prefix_lens=state.lengths,
                 page_table=state.page_table,
@@ -96,6 +114,28 @@ def commit(
             )
         )
     return advance(state, acceptance)
+
+
+def _move_path(core: DecodeCore, state: DecodeState, acceptance: Acceptance) -> PassRows:
+    """Copy the KV of a tree's accepted path to the end of the sequence; the path as rows there."""
+    steps_K = torch.arange(acceptance.tokens.shape[1], device=acceptance.path.device)
+    indices_BK = state.lengths[:, None] + steps_K
+    tokens_BK = torch.cat([state.roots[:, None], acceptance.tokens[:, :-1]], dim=1)
+    path = _placed(core, state, tokens_BK, indices_BK, indices_BK)
+    path_BK = torch.where(steps_K <= acceptance.counts[:, None], acceptance.path, steps_K)
+    sources_BK = slots_of(state.page_table, state.lengths[:, None] + path_BK, core.kv.page_size)
+    core.kv.move(sources_BK[:, 1:].reshape(-1), path.slots.view(indices_BK.shape)[:, 1:].reshape(-1))
+    return path
+
+
+def _placed(core: DecodeCore, state: DecodeState, tokens: Tensor, indices: Tensor, places: Tensor) -> PassRows:
+    """Rows ``[B, M]`` at sequence ``indices``, written where ``places`` would stand."""
+    return PassRows(
+        tokens=tokens,
+        indices=indices,
+        positions=core.rope_positions(indices, state.position_offsets[:, None]),
+        slots=slots_of(state.page_table, places, core.kv.page_size).reshape(-1),
+    )
 
 
 def _features_of_path(proposal: Proposal, verified: TargetPass, acceptance: Acceptance) -> Tensor | None:

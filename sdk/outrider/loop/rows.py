@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outrider.interfaces import PageAllocator
 from outrider.loop.sampling_rows import SamplingRows
-from outrider.types import SamplingParams
+from outrider.types import SamplingParams, SamplingState
 from outrider.types.state import DecodeState
 
 __all__ = ["RowSetup", "RowStore"]
@@ -60,10 +60,19 @@ class RowStore:
         self._draft_caps = self._zeros(num_rows)
         self._position_offsets = self._zeros(num_rows)
         self.sampling = SamplingRows(num_rows, vocab_size, device)
+        # Views of the same rows are asked for round after round; all that can change between rounds is in `sampling`.
+        self._views: dict[tuple[int, int], DecodeState] = {}
 
     def view(self, first: int, count: int, max_length: int) -> DecodeState:
         """Rows first..first+count-1 as views of the storage; ``max_length`` as in `DecodeState`."""
-        rows = slice(first, first + count)
+        view = self._views.get((first, count))
+        sampling = self.sampling.view(first, count)
+        if view is None or view.sampling is not sampling:
+            view = self._view(slice(first, first + count), sampling, max_length)
+            self._views[first, count] = view
+        return view.bounded(max_length)
+
+    def _view(self, rows: slice, sampling: SamplingState, max_length: int) -> DecodeState:
         return DecodeState(
             lengths=self._lengths[rows],
             roots=self._roots[rows],
@@ -75,7 +84,7 @@ class RowStore:
             draft_caps=self._draft_caps[rows],
             page_table=self._pages.page_table[rows],
             position_offsets=self._position_offsets[rows],
-            sampling=self.sampling.view(first, count),
+            sampling=sampling,
             context_length=self._context_length,
             max_length=max_length,
         )

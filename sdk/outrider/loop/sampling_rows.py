@@ -38,9 +38,16 @@ class SamplingRows:
         integers = torch.zeros(3, num_rows, dtype=torch.int64, device=device)
         self._top_k, self._seeds, self._min_totals = integers
         self._bias: Tensor | None = None
+        self._views: dict[tuple[int, int], SamplingState] = {}
 
     def view(self, first: int, count: int) -> SamplingState:
-        """Rows first..first+count-1; features are the union over those rows."""
+        """Rows first..first+count-1; features are the union over those rows. The same object until a row changes."""
+        view = self._views.get((first, count))
+        if view is None:
+            view = self._views[first, count] = self._view(first, count)
+        return view
+
+    def _view(self, first: int, count: int) -> SamplingState:
         rows = slice(first, first + count)
         features = SamplingFeatures()
         for row in self._features[rows]:
@@ -61,6 +68,7 @@ class SamplingRows:
 
     def set_row(self, row: int, params: SamplingParams, prompt_length: int) -> None:
         """Write ``params`` into ``row``; enqueues device fills, no synchronisation."""
+        self._views.clear()
         self._features[row] = features_of(params)
         self._temperature[row].fill_(params.temperature)
         self._top_k[row].fill_(params.top_k)
@@ -78,11 +86,13 @@ class SamplingRows:
 
     def clear_row(self, row: int) -> None:
         """Back to greedy, so that an empty row costs nothing."""
+        self._views.clear()
         self._features[row] = SamplingFeatures()
         self._temperature[row].fill_(0.0)
 
     def move_row(self, source: int, destination: int) -> None:
         """Copy row ``source`` over ``destination``."""
+        self._views.clear()
         self._features[destination] = self._features[source]
         for tensor in (
             self._temperature,

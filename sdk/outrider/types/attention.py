@@ -42,7 +42,7 @@ class AttnCapabilities:
 
 @frozen
 class AttnShape:
-    """What the host knows of a batch of equally many queries per request, their number aside: what a captured plan is built for.
+    """What a captured plan is built for: all the host knows of a batch of equally many queries, the requests' number aside.
 
     ``queries`` per request, ``max_length`` of prefix + tail, ``pages`` of a page table's row, ``tail`` slots under a tail mask
     (``None``: causal order), and whether tree rows and tail slots come with ``depths``.

@@ -27,7 +27,7 @@ class DraftVocab:
 
     def to_target(self, draft_ids: Tensor) -> Tensor:
         """Target ids of draft ids: any shape, int64; device only, safe in a capture."""
-        return draft_ids if self.target_ids is None else self.target_ids[draft_ids]
+        return draft_ids if self.target_ids is None else self.target_ids.take(draft_ids)
 
     def scatter(self, values: Tensor, fill: float) -> Tensor:
         """Spread ``[..., size]`` over ``[..., target_size]``; ids outside the draft's vocabulary hold ``fill``.
