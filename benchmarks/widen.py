@@ -216,7 +216,7 @@ def check(spec: WidenSpec, device: torch.device) -> tuple[Table, bool]:
 def floors(spec: WidenSpec, device: torch.device, dtype: torch.dtype) -> Table:
     """The least time of rounds in ``dtype``, by the bandwidth measured on ``device`` and the weights that rounds read."""
     target, draft = checkpoints(spec, dtype, _CPU)
-    bandwidth = copy_bandwidth(device)
+    bandwidth = copy_bandwidth(device, 4 << 30 if device.type == "cuda" else 256 << 20)
     rows: list[tuple[str, ...]] = []
     for length in (0, 1, 3, _CHAIN):
         read = weight_bytes_per_round(target, draft, length)

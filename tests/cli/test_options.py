@@ -32,6 +32,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
 CHOICES: dict[str, tuple[list[str], object]] = {
     "drafter": (["--drafter", "eagle3"], "eagle3"),
     "num_draft_tokens": (["--num-draft-tokens", "3"], 3),
+    "adaptive": (["--adaptive"], True),
     "tree_width": (["--tree-width", "2"], 2),
     "tree_depth": (["--tree-depth", "4"], 4),
     "tree": (["--tree", "0,0, 1"], [0, 0, 1]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from enum import Enum
 from pathlib import Path
@@ -120,7 +121,9 @@ class FaultLog:
 
 def body_line() -> str:
     """``file:line`` of the innermost frame that is neither torch's nor the tape's: the line of the body."""
-    for frame, line in traceback.walk_stack(None):
+    # Without a frame to start from, `walk_stack` leaves out as many as the traceback module needs on its own way there.
+    here = sys._getframe()  # pyright: ignore[reportPrivateUsage] - the documented way to the present frame
+    for frame, line in traceback.walk_stack(here):
         name = frame.f_code.co_filename
         if not name.startswith(_NOT_THE_BODY):
             return f"{name}:{line}"

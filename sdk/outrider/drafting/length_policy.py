@@ -41,18 +41,18 @@ class LengthPolicy:
     last rounds, and a straight line through those of other lengths where it was not tried. Some lengths are tried first,
     and a neighbour of the best one now and then. The text never depends on any of it.
 
-    With ``costs`` (one number per length 0..max, any unit) nothing is measured: ranks that share a batch then agree.
+    With ``costs`` (one number per length 0..max, any unit) time is not measured: ranks that share a batch then agree.
     """
 
     def __init__(self, max_length: int, costs: Sequence[float] | None = None) -> None:
         self._max_length = max_length
         self._rates = [_PRIOR] * max_length
-        self._seen = [False] * max_length
+        self._seen = [0] * max_length
         self._costs = [deque[float](maxlen=_COSTS_KEPT) for _ in range(max_length + 1)]
         self._fixed = None if costs is None else tuple(costs)
         self._rounds = 0
         first = sorted({max_length, max(max_length // 2, 1), 1}, reverse=True)
-        self._planned: deque[int] = deque([max_length] if costs else [n for n in first for _ in range(_TRIALS)])
+        self._planned: deque[int] = deque(n for n in first for _ in range(_TRIALS))
         self._length = max_length
 
     @property
@@ -97,17 +97,16 @@ class LengthPolicy:
         return max(mean_c + max(slope, 0.0) * (length - mean_n), min(known.values()) * 0.1)
 
     def _learn(self, position: int, value: float) -> None:
-        if not self._seen[position]:
-            self._seen[position] = True
-            self._rates[position] = (self._rates[position] + value) / 2
-            return
-        self._rates[position] += _RECENT * (value - self._rates[position])
+        # A plain mean at first, the prior counting as two rounds; later rounds then weigh more than early ones.
+        self._seen[position] += 1
+        weight = max(_RECENT, 1.0 / (self._seen[position] + 2))
+        self._rates[position] += weight * (value - self._rates[position])
 
     def _next(self) -> int:
         if self._planned:
             return self._planned.popleft()
         best = max(range(self._max_length + 1), key=self.speed)
-        if self._fixed is None and self._rounds % _EXPLORE_EVERY == 0:
+        if self._rounds % _EXPLORE_EVERY == 0:
             step = 1 if (self._rounds // _EXPLORE_EVERY) % 2 else -1
             return min(max(best + step, 0), self._max_length)
         return best

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint, load_hot_tokens
+from outrider.drafting.adaptive import AdaptiveChainBuilder
 from outrider.drafting.builders import ChainBuilder, DrafterBuilder, ModelFreeDrafter, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.choosing import ProposalMode
 from outrider.errors import CheckpointError, ConfigurationError, Problems
@@ -115,6 +116,8 @@ class DraftPlan:
         if draft is None:
             return None
         match self.shape:
+            case ChainShape(length) if self.options.adaptive:
+                return AdaptiveChainBuilder(draft, length, self.mode)
             case ChainShape(length):
                 return ChainBuilder(draft, length, self.mode)
             case DynamicShape(width, depth, num_tokens):
@@ -156,6 +159,10 @@ def _check_drafter(problems: Problems, options: DraftingOptions, has_draft: bool
     elif name != AUTO and not has_draft:
         problems.add(f"drafter {name} needs a draft, but none is given; name its directory (draft=, --draft)")
     nothing = options.drafts_nothing or not (model_free or has_draft)
+    if options.adaptive and (asks_tree or model_free or nothing):
+        problems.add(
+            "adaptive lengths are for chains of a draft model; leave adaptive out, or the tree and the drafter"
+        )
     if nothing and (asks_tree or options.proposal != AUTO):
         problems.add("a tree or a kind of proposal is asked, but nothing drafts; leave it out, or name a draft")
     if nothing or model_free:

@@ -13,7 +13,7 @@ from outrider.drafting.static_tree import check_parents
 from outrider.drafting.tree import num_candidates
 from outrider.errors import ConfigurationError, Problems
 from outrider.generation.fields import option, read_options
-from outrider.generation.values import choice, ids, ids_or_path, integer, taps, text
+from outrider.generation.values import choice, ids, ids_or_path, integer, switch, taps, text
 from outrider.interfaces import ProposalKind
 from outrider.types import HiddenTap
 
@@ -30,6 +30,7 @@ class DraftingKeywords(TypedDict, total=False):
 
     drafter: str
     num_draft_tokens: int | None
+    adaptive: bool
     tree_width: int
     tree_depth: int | None
     tree: Sequence[int] | None
@@ -90,6 +91,14 @@ class DraftingOptions:
             "Tokens drafted a round; 0 drafts nothing.",
             optional=True,
             default=f"{DEFAULT_CHAIN}; in a tree {DEFAULT_TREE_TOKENS}, or all candidates where those are fewer",
+        ),
+    )
+    adaptive: bool = field(
+        default=False,
+        metadata=option(
+            switch,
+            "Settle the length of each round's chain by measured acceptance and measured costs; num_draft_tokens is then "
+            "the longest. The text does not depend on it.",
         ),
     )
     tree_width: int = field(
@@ -175,6 +184,7 @@ class DraftingOptions:
         return DraftingKeywords(
             drafter=self.drafter,
             num_draft_tokens=self.num_draft_tokens,
+            adaptive=self.adaptive,
             tree_width=self.tree_width,
             tree_depth=self.tree_depth,
             tree=self.tree,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from attrs import evolve
 from typing_extensions import Unpack
 
 from outrider import registry
@@ -59,12 +60,15 @@ def load(
     pair = _pair(target)
     draft_name = _draft_name(draft, pair) if plan.needs_model else None
     target_directory = pair.target if pair is not None else resolve_directory(str(target))
-    # The draft first: it is the smaller one, and what is wrong with it is then known the sooner.
-    unbound = None if draft_name is None else plan.load(resolve_directory(draft_name), load_options, allow_pickle)
     loaded = registry.load_target(Checkpoint(target_directory, allow_pickle), load_options)
+    bound = None
+    if draft_name is not None:
+        # Checkpoints of a pair are often stored in different dtypes; they run in the target's.
+        draft_options = evolve(load_options, dtype=loaded.stack.spec.dtype)
+        bound = plan.load(resolve_directory(draft_name), draft_options, allow_pickle).bind(loaded)
     return SpeculativeModel(
         loaded,
-        plan.builder(None if unbound is None else unbound.bind(loaded)),
+        plan.builder(bound),
         attention=registry.attention(attention),
         runner=lambda: registry.runner(runner),
         verifier=plan.verifier.verifier,
