@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks._cases import TokenIds
 from benchmarks._pair import Pair
 from benchmarks._race import Answer, Contestant
 from outrider import SpeculativeModel
 from outrider.drafting.builders import DrafterBuilder
+from outrider.interfaces import GraphRunner
+from outrider_backends.eager import EagerRunner
 
 __all__ = ["MAX_NEW_TOKENS", "outrider_contestant"]
 
 MAX_NEW_TOKENS = 64
 
 
-def outrider_contestant(name: str, pair: Pair, builder: DrafterBuilder | None) -> Contestant:
+def outrider_contestant(
+    name: str, pair: Pair, builder: DrafterBuilder | None, runner: Callable[[], GraphRunner] = EagerRunner
+) -> Contestant:
     """`SpeculativeModel.generate_batch` with drafts by ``builder``, or plain decoding."""
-    model = pair.model(builder)
+    model = pair.model(builder, runner=runner)
     return Contestant(name, lambda prompts: _generate(model, prompts))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from attrs import frozen
 
@@ -9,7 +11,7 @@ from outrider import ChainBuilder, SpeculativeModel, StaticTreeBuilder, TreeBuil
 from outrider.checkpoint import Checkpoint
 from outrider.drafting.builders import DrafterBuilder
 from outrider.drafting.choosing import ProposalMode
-from outrider.interfaces import BoundDraft, LoadOptions, Target
+from outrider.interfaces import BoundDraft, GraphRunner, LoadOptions, Target
 from outrider.loop.build import EngineOptions
 from outrider_adapters.eagle import eagle3_loader, eagle_loader
 from outrider_adapters.llama import loader
@@ -47,9 +49,14 @@ class Pair:
         """Trees of the fixed shape `STATIC_PARENTS`, filled by the EAGLE-3 draft."""
         return StaticTreeBuilder(self.eagle3, STATIC_PARENTS, mode)
 
-    def model(self, builder: DrafterBuilder | None, options: EngineOptions | None = None) -> SpeculativeModel:
-        """What `outrider.load` would give: eager, with PyTorch's own attention."""
-        return SpeculativeModel(self.target, builder, attention=SdpaBackend(), runner=EagerRunner, options=options)
+    def model(
+        self,
+        builder: DrafterBuilder | None,
+        options: EngineOptions | None = None,
+        runner: Callable[[], GraphRunner] = EagerRunner,
+    ) -> SpeculativeModel:
+        """What `outrider.load` would give, with PyTorch's own attention."""
+        return SpeculativeModel(self.target, builder, attention=SdpaBackend(), runner=runner, options=options)
 
 
 def load_pair(device: torch.device, dtype: torch.dtype = torch.float32) -> Pair:

@@ -18,8 +18,10 @@ from benchmarks._cases import greedy_cases
 from benchmarks._gpu_checks import Bench, Outcome, checks, run_checks
 from benchmarks._hub import HubPeer
 from benchmarks._outrider import outrider_contestant
+from benchmarks._pair import Pair
 from benchmarks._race import Contestant, Result, agreement, device_wait, race
 from benchmarks._report import Report, Table, environment
+from outrider_backends.cuda_graph import CudaGraphRunner
 
 __all__ = ["outcome_table", "speed_table"]
 
@@ -36,6 +38,21 @@ def contestants(bench: Bench, dtype: torch.dtype) -> list[Contestant]:
         outrider_contestant("drafting off", pair, None),
         *(outrider_contestant(f"chain {length}", pair, pair.chain(length)) for length in lengths),
         outrider_contestant("tree 4x5, 15 tokens", pair, pair.tree(4, 5, 15)),
+        *(_graphs(pair) if bench.device.type == "cuda" else ()),
+    ]
+
+
+def _graphs(pair: Pair) -> list[Contestant]:
+    """The same with every round replayed as one CUDA graph."""
+    builders = {
+        "drafting off": None,
+        "chain 3": pair.chain(3),
+        "chain 5": pair.chain(5),
+        "tree 4x5": pair.tree(4, 5, 15),
+    }
+    return [
+        outrider_contestant(f"{name}, round graph", pair, builder, CudaGraphRunner)
+        for name, builder in builders.items()
     ]
 
 
@@ -104,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.add(outcome_table(outcomes))
     if groups:
         report.add(
-            "Eager execution, greedy, 64 new tokens, medians of repetitions in which the contestants take turns."
+            'Greedy, 64 new tokens, medians of repetitions in which the contestants take turns. "Round graph": each round is one '
+            "one CUDA graph; the others run eagerly."
         )
         report.add(speed_table(groups))
     for path in (markdown, None if out_dir is None else out_dir / "gpu.md"):

@@ -179,9 +179,9 @@ def _bytes(info: TensorInfo) -> int:
     return math.prod(info.shape) * info.dtype.itemsize
 
 
-def check(spec: WidenSpec, device: torch.device) -> tuple[Table, bool]:
+def check(spec: WidenSpec, device: torch.device, num_prompts: int = 8) -> tuple[Table, bool]:
     """A table of what the float32 pair widened to ``spec`` has in common with the small one, and whether it is everything."""
-    cases = greedy_cases()
+    cases = greedy_cases()[:num_prompts]
     small = load(Checkpoint(tiny().target), Checkpoint(tiny().drafts[0]), LoadOptions(_CPU, torch.float32))
     began = time.perf_counter()
     wide = build(spec, device, torch.float32)
@@ -232,6 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare the float32 pair on --device with the small one")
     parser.add_argument("--floor", action="store_true", help="measure bandwidth, give the floor of bfloat16 rounds")
     parser.add_argument("--device", default="cuda", help="where to check")
+    parser.add_argument("--prompts", type=int, default=8, help="how many of the cases are checked")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write DIR/target and DIR/eagle3")
     parser.add_argument("--dtype", choices=sorted(_DTYPES), default="bfloat16", help="of the files written")
     options = parser.parse_args(arguments)
@@ -254,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wants_check or wants_floor:
         report.add(environment(device))
     if wants_check:
-        table, right = check(spec, device)
+        table, right = check(spec, device, int(options.prompts))
         report.add(table)
     if wants_floor:
         report.add(floors(spec, device, torch.bfloat16))

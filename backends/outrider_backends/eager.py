@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from outrider.errors import ClosedError
-from outrider.interfaces import AttnPlanner, GraphBody
-from outrider.types import AttnBatch, DispatchReport, Phase, PhaseShape, RefusalReason, Refused
+from outrider.interfaces import AttnPlanner, GraphBody, RoundStep
+from outrider.types import (
+    AttnBatch,
+    DispatchReport,
+    Phase,
+    PhaseShape,
+    RefusalReason,
+    Refused,
+    RoundShape,
+    StepResult,
+)
 
 __all__ = ["EagerRunner", "create"]
 
@@ -70,6 +79,15 @@ class EagerRunner:
         outputs = body(inputs, planner.plan(batch).attend)
         self._ran[phase, "eager"] += 1
         return outputs
+
+    def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
+        """What ``step`` gives, run directly; its phases come to `run`.
+
+        Raises:
+            ClosedError: the runner is closed.
+        """
+        self._check_open("run a round")
+        return step(shape.max_length)
 
     def close(self) -> None:
         """A later `run` or `capture` raises `ClosedError`. May be called twice; the report stays readable."""

@@ -9,6 +9,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
+from outrider.errors import CaptureError
 from outrider.interfaces import AttnBackend, AttnPlan, KVCache
 from outrider.types import AttentionSpec, AttnBatch, AttnCapabilities
 
@@ -34,7 +35,8 @@ class PlanCache:
     """Plans of one model on one backend. Batches of equal sizes share a plan, whose buffers are filled anew each time.
 
     Building a plan costs as much as several layers of a small model; refreshing one, a few operators. Prompts, whose
-    lengths differ from batch to batch, get plans of their own. The least recently used plans are dropped.
+    lengths differ from batch to batch, get plans of their own. The least recently used plans are dropped, but for those that
+    a CUDA graph was captured with.
     """
 
     def __init__(self, attention: AttnBackend, layers: Sequence[AttentionSpec], kv: KVCache) -> None:
@@ -42,6 +44,8 @@ class PlanCache:
         self._layers = tuple(layers)
         self._kv = kv
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._pinned: dict[_Key, _Kept] = {}
+        self._on_cuda = self.device.type == "cuda"
 
     @property
     def capabilities(self) -> AttnCapabilities:
@@ -80,13 +84,23 @@ class PlanCache:
             pages.shape[1],
         )
         kept = self._kept.get(key)
+        if self._on_cuda and torch.cuda.is_current_stream_capturing():
+            # The graph will read and write this plan's buffers for as long as it lives.
+            kept = kept or self._pinned.get(key)
+            if kept is None:
+                raise CaptureError(
+                    f"no attention plan of sizes {key} was built before the capture; run it directly first"
+                )
+            self._pinned[key] = kept
+        kept = kept or self._pinned.get(key)
         if kept is None:
             kept = self._build(batch, length)
             self._kept[key] = kept
             if len(self._kept) > _CAPACITY:
                 self._kept.popitem(last=False)
             return kept.plan
-        self._kept.move_to_end(key)
+        if key in self._kept:
+            self._kept.move_to_end(key)
         own = kept.batch
         own.prefix_lens.copy_(batch.prefix_lens)
         own.slots.copy_(batch.slots)

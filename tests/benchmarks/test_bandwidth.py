@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - PathLike is left bare
 
 from benchmarks._bandwidth import RoundBytes, copy_bandwidth, weight_bytes_per_round
 from outrider.checkpoint import Checkpoint

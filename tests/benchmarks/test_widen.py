@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol, cast
@@ -119,6 +119,10 @@ def head_with_real_rows(head: Tensor) -> Tensor:
     return padded
 
 
+def unchanged(name: str, tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def unscaled(ending: str, factor: float) -> Change:
     return only(ending, lambda tensor: tensor * factor)
 
@@ -127,7 +131,7 @@ NORM = math.sqrt(SMALL.hidden / 256)
 TARGET_FAULTS: dict[str, tuple[Change, dict[str, object]]] = {
     "queries not rescaled": (unscaled("q_proj.weight", math.sqrt(0.5)), {}),
     "norms not rescaled": (unscaled("norm.weight", NORM), {}),
-    "epsilon not rescaled": (unscaled("", 1.0), {"rms_norm_eps": 1e-5}),
+    "epsilon not rescaled": (unchanged, {"rms_norm_eps": 1e-5}),
     "rotary pairs side by side": (
         lambda name, t: neighbouring_pairs(t) if name.endswith(("q_proj.weight", "k_proj.weight")) else t,
         {},
@@ -135,17 +139,17 @@ TARGET_FAULTS: dict[str, tuple[Change, dict[str, object]]] = {
     "heads in the wrong group": (next_head, {}),
     "an identity layer that is none": (noisy_identity, {}),
     "padding rows of real tokens": (only("lm_head.weight", head_with_real_rows), {}),
-    "another rope": (unscaled("", 1.0), {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}),
+    "another rope": (unchanged, {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}),
 }
 DRAFT_FAULTS: dict[str, tuple[Change, dict[str, object]]] = {
     "taps of the small target": (
-        unscaled("", 1.0),
+        unchanged,
         {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 5], "use_aux_hidden_state": True}},
     ),
     "fc columns side by side": (only("fc.weight", taps_side_by_side), {}),
     "embedding and hidden state swapped": (only("k_proj.weight", lambda w: w.roll(SMALL.hidden, 1)), {}),
     "norms not rescaled": (unscaled("hidden_norm.weight", NORM), {}),
-    "epsilon not rescaled": (unscaled("", 1.0), {"rms_norm_eps": 1e-5}),
+    "epsilon not rescaled": (unchanged, {"rms_norm_eps": 1e-5}),
     "padding rows of real tokens": (only("lm_head.weight", lambda w: torch.cat((w[:1536], w[: len(w) - 1536]))), {}),
 }
 
@@ -168,10 +172,10 @@ def test_each_mistake_is_noticed(part: str, fault: str) -> None:
 
 
 def test_the_script_finds_the_text_and_the_acceptance_of_the_pair(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check", "--spec", "small", "--device", "cpu"]) == 0
+    assert main(["--check", "--spec", "small", "--device", "cpu", "--prompts", "4"]) == 0
     shown = capsys.readouterr().out
     assert "WRONG" not in shown
-    rounds = [length for lengths in chain_lengths("eagle3-chain5") for length in lengths]
+    rounds = [length for lengths in chain_lengths("eagle3-chain5")[:4] for length in lengths]
     assert f"chain of 5: acceptance {sum(rounds) / len(rounds):.2f}" in shown
 
 
@@ -197,14 +201,13 @@ class Logits(Protocol):
 
 
 @pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.widen._SHARD_BYTES", 6_000_000)
-    yield
 
 
 @pytest.mark.usefixtures("small_shards")
 def test_written_checkpoints_hold_what_is_built_and_transformers_reads_them(tmp_path: Path) -> None:
-    spec = evolve(ODD, head_dim=64, layers=9)
+    spec = evolve(ODD, hidden=312, head_dim=64, layers=9)  # transformers wants a multiple of the heads
     pair = write(spec, tmp_path, torch.float32)
     made = checkpoints(spec, torch.float32, CPU)
     assert len(list(pair.target.glob("*.safetensors"))) > 3
@@ -253,7 +256,7 @@ def test_draft_ids_keep_their_targets_and_added_ones_have_their_own() -> None:
         offsets, marks = (checkpoints(spec, torch.float32, CPU)[1].files.read(name) for name in ("d2t", "t2d"))
         ids = torch.arange(spec.draft_vocab) + offsets
         assert torch.equal(ids[:1536], own)
-        assert ids.unique().numel() == spec.draft_vocab
+        assert len(set(map(int, ids))) == spec.draft_vocab
         assert torch.equal(marks.nonzero().flatten(), ids.sort().values)
         padding = min(spec.draft_vocab - 1536, spec.vocab - 4096)
         assert int((ids[1536:] >= 4096).sum()) == padding
@@ -276,10 +279,9 @@ def test_the_big_preset_has_the_parameters_and_the_cost_of_llama_8b() -> None:
     read = weight_bytes_per_round(target, draft, 5)
     assert read.target == 2 * (count - 128256 * hidden)
     assert read.draft == 2 * (5 * each + fusion)
-    assert draft.config.section("eagle_config") == evolve(
-        draft.config.section("eagle_config"),
-        values={"eagle_aux_hidden_state_layer_ids": [8, 16, 20], "use_aux_hidden_state": True},
-    )
+    eagle = draft.config.section("eagle_config")
+    assert eagle is not None
+    assert eagle.get_ints("eagle_aux_hidden_state_layer_ids") == (8, 16, 20)
 
 
 def test_taps_are_moved_to_where_the_small_stream_is() -> None:

@@ -30,7 +30,11 @@ def call(tokens: int, requests: int) -> PhaseShape:
 
 def values(slot: BufferSlot, shape: PhaseShape) -> Tensor:
     size = shape_of(slot, shape)
-    return torch.randn(size, dtype=slot.dtype) if slot.dtype.is_floating_point else torch.randint(0, 2, size).to(slot.dtype)
+    return (
+        torch.randn(size, dtype=slot.dtype)
+        if slot.dtype.is_floating_point
+        else torch.randint(0, 2, size).to(slot.dtype)
+    )
 
 
 def inputs_for(shape: PhaseShape) -> dict[str, Tensor]:

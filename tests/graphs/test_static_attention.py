@@ -35,8 +35,8 @@ def tree_batch(requests: int) -> AttnBatch:
 
 def test_the_real_requests_are_copied_and_the_rest_is_harmless() -> None:
     batch = tree_batch(2)
-    shape = batch.shape
-    assert shape == AttnShape(2, 64, 16, 3, depths=True)
+    shape = AttnShape(2, 64, 16, 3, depths=True)
+    assert batch.shape == shape
     static = StaticAttention(capacity(4, shape), PAGE_SIZE, CPU)
     static.fill(tree_batch(4))  # what is stale must not stay
     static.fill(batch)
@@ -62,7 +62,7 @@ def test_varied_padding_still_writes_to_trash_and_reads_nothing() -> None:
     static = StaticAttention(capacity(2, AttnShape(2, 64, 16)), PAGE_SIZE, CPU)
     static.fill(uniform_batch(2, 2))
     static.vary()
-    assert static.batch.prefix_lens.tolist() == [1, 1]
+    assert torch.equal(static.batch.prefix_lens, torch.ones(2, dtype=torch.int64))
     assert (static.batch.page_table == NULL_PAGE).all()
     assert (static.batch.slots == TRASH_PAGE * PAGE_SIZE).all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ _DTYPES: Mapping[str, torch.dtype] = {
     "float64": torch.float64,
 }
 
+_FEWEST_POSITIONS = 2
 _DEFAULT_WINDOW = 4096
 _DEFAULT_FULL_LAYERS = 28
 """``sliding_window`` and ``max_window_layers`` of configs that do not mention them."""
@@ -90,7 +92,14 @@ class _Reading:
         num_kv_heads = self._num_kv_heads(family, num_heads)
         if num_heads % num_kv_heads:
             self._problems.add(f"{num_heads} query heads are not a multiple of {num_kv_heads} key-value heads")
-        num_positions = self._try(lambda: config.get_int("max_position_embeddings", family.max_positions), 1)
+        num_positions = self._try(
+            lambda: config.get_int("max_position_embeddings", family.max_positions), _FEWEST_POSITIONS
+        )
+        if num_positions < _FEWEST_POSITIONS:
+            self._problems.add(
+                f"{config.where}: 'max_position_embeddings' is {num_positions}, expected at least {_FEWEST_POSITIONS}: a "
+                "token of the prompt and one of the answer"
+            )
         rope = self._try(lambda: read_rope(config, head_dim, num_positions), RopeSpec("default", 10000.0, head_dim))
         max_positions = extended_positions(rope, num_positions)
         if max_positions != num_positions:
@@ -110,7 +119,7 @@ class _Reading:
                 AttentionSpec(num_heads, num_kv_heads, head_dim, head_dim**-0.5, window)
                 for window in self._windows(family, self._num_layers())
             ),
-            rms_norm_eps=self._try(lambda: config.get_float("rms_norm_eps", 1e-6), 1e-6),
+            rms_norm_eps=self._rms_norm_eps(),
             activation=self._try(lambda: read_activation(config), "silu"),
             qkv_bias=_resolve(family.qkv_bias, attention_bias),
             o_bias=_resolve(family.o_bias, attention_bias),
@@ -135,6 +144,13 @@ class _Reading:
         if size < 1:
             self._problems.add(f"{self._config.where}: '{key}' is {size}, expected a number above 0")
         return max(size, 1)
+
+    def _rms_norm_eps(self) -> float:
+        eps = self._try(lambda: self._config.get_float("rms_norm_eps", 1e-6), 1e-6)
+        if not 0 <= eps < math.inf:
+            self._problems.add(f"{self._config.where}: 'rms_norm_eps' is {eps}, expected a number from 0")
+            return 1e-6
+        return eps
 
     def _quantization_method(self) -> str:
         section = self._config.section("quantization_config")

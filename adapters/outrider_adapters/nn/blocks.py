@@ -182,6 +182,7 @@ class GatedMlp:
 
         Device only, safe in a capture.
         """
+        # A lone row runs through both maps twice over; the residual is spread over the pair, whose second row is dropped.
         single = x.shape[0] == 1 and self._gate_up.wants_pairs
         both = self._gate_up(x.repeat(2, 1) if single else x)
         gate, up = torch.split_with_sizes(both, self._split, 1)

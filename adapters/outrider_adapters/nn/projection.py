@@ -39,8 +39,9 @@ class Projection:
         """Fresh ``[T, out]`` of ``x [T, in]``, which is left as it is. Device only, safe in a capture."""
         rows = x.shape[0]
         if self._turns and 0 < rows <= _MOST_TURNED:
-            turned = _turned(self._weight, x)
-            return turned.contiguous() if self._bias is None else torch.add(self._bias, turned)
+            # Rows again: queries, keys and values are handed on as views that must be dense in the last axis.
+            out = _turned(self._weight, x).contiguous()
+            return out if self._bias is None else out.add_(self._bias)
         return functional.linear(x, self._weight, self._bias)
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:

@@ -47,6 +47,10 @@ def read_rope(config: Config, head_dim: int, max_positions: int, default_theta: 
     factor = rope.get_optional_float("partial_rotary_factor")
     partial = factor if factor is not None else config.get_float("partial_rotary_factor", 1.0)
     theta = rope.get_optional_float("rope_theta")
+    if theta is None:
+        theta = config.get_float("rope_theta", default_theta)
+    if not 1 < theta < math.inf:
+        raise CheckpointError(f"{rope.where}: 'rope_theta' is {theta:g}, expected a number above 1")
     rotary_dim = int(head_dim * partial)
     if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
         raise CheckpointError(
@@ -58,11 +62,15 @@ def read_rope(config: Config, head_dim: int, max_positions: int, default_theta: 
         original = config.get_optional_int("original_max_position_embeddings")
         if original is None:
             original = rope.get_int("original_max_position_embeddings", max_positions)
+        if original < 1:
+            raise CheckpointError(
+                f"{rope.where}: 'original_max_position_embeddings' is {original}, expected a number above 0"
+            )
     elif kind == "dynamic":
         original = max_positions
     return RopeSpec(
         kind=kind,
-        theta=theta if theta is not None else config.get_float("rope_theta", default_theta),
+        theta=theta,
         rotary_dim=rotary_dim,
         factor=_read_factor(rope, kind, max_positions, original),
         original_max_positions=original,
@@ -94,7 +102,7 @@ def _read_factor(rope: Config, kind: RopeKind, max_positions: int, original: int
     if kind == "yarn" and original is not None and not rope.has("factor"):
         return max_positions / original
     factor = rope.get_float("factor")
-    if factor <= 0:
+    if not 0 < factor < math.inf:
         raise CheckpointError(f"{rope.where}: 'factor' is {factor:g}, expected a number above 0")
     return factor
 

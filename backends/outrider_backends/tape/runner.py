@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outrider.errors import CaptureError, ClosedError
 from outrider.graphs import Buckets, request_buckets
-from outrider.interfaces import AttnPlanner, GraphBody
+from outrider.interfaces import AttnPlanner, GraphBody, RoundStep
 from outrider.types import (
     Admitted,
     AttnBatch,
@@ -22,6 +22,8 @@ from outrider.types import (
     RefusalReason,
     Refused,
     RequestCount,
+    RoundShape,
+    StepResult,
     TokenCount,
 )
 from outrider_backends.tape.graph import TapeGraph
@@ -32,7 +34,8 @@ __all__ = ["TapeRunner", "create"]
 _LENGTH_STEP = 64
 """A graph serves lengths up to the next multiple of this, as plans do that run directly."""
 
-_CAPACITY = 256
+_CAPACITY = 64
+"""A tape holds every intermediate value of its body, so there must not be too many."""
 
 _Key = tuple[Phase, int, int, PhaseShape]
 
@@ -46,7 +49,7 @@ class TapeRunner:
     directly and counted, as is a phase whose body cannot be captured.
 
     With ``on_demand`` a graph is captured when it is first needed; else only what `capture` was told is served. Of more
-    than 256 graphs the least recently used goes. ``pool`` may be shared with other runners; with its ``debug`` padding rows
+    than 64 graphs the least recently used goes. ``pool`` may be shared with other runners; with its ``debug`` padding rows
     hold NaN and huge numbers as well.
     """
 
@@ -148,6 +151,15 @@ class TapeRunner:
         outputs = body(inputs, planner.plan(batch).attend)
         self._report.ran[phase, "eager"] += 1
         return outputs
+
+    def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
+        """What ``step`` gives, run directly; its phases come to `run`.
+
+        Raises:
+            ClosedError: the runner is closed.
+        """
+        self._check_open("run a round")
+        return step(shape.max_length)
 
     def close(self) -> None:
         """Drop every graph and buffer; a later `run` or `capture` raises `ClosedError`. May be called twice."""

@@ -29,13 +29,16 @@ class Checkpoint:
         """Open ``directory``.
 
         Raises:
-            CheckpointError: there is no such directory, or it holds no ``config.json``.
+            CheckpointError: there is no such directory, it may not be read, or it holds no ``config.json``.
         """
-        if not directory.is_dir():
-            found = "is a file" if directory.exists() else "does not exist"
-            raise CheckpointError(f"{directory}: {found}, expected a directory with config.json and *.safetensors")
-        if not (directory / "config.json").is_file():
-            raise CheckpointError(f"{directory}: no config.json, so this is not a model directory")
+        try:
+            if not directory.is_dir():
+                found = "is a file" if directory.exists() else "does not exist"
+                raise CheckpointError(f"{directory}: {found}, expected a directory with config.json and *.safetensors")
+            if not (directory / "config.json").is_file():
+                raise CheckpointError(f"{directory}: no config.json, so this is not a model directory")
+        except OSError as error:
+            raise CheckpointError(f"{directory}: cannot be looked into: {error.strerror}; check its permissions") from error
         self.directory = directory
         self._allow_pickle = allow_pickle
         self.config = Config.read(directory / "config.json")

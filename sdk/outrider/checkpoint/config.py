@@ -30,7 +30,7 @@ class Config:
         """The object in the JSON file ``path``."""
         try:
             loaded: object = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
             raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
         if not isinstance(loaded, dict):
             raise CheckpointError(f"{path}: holds a {type(loaded).__name__}, expected a JSON object")
@@ -73,7 +73,10 @@ class Config:
         if value is None:
             return None
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return value * 1.0
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise self._wrong(key, value, "a number") from error
         raise self._wrong(key, value, "a number")
 
     def get_bool(self, key: str, default: bool) -> bool:

@@ -11,7 +11,7 @@ import click
 from outrider import __version__
 from outrider.cli.generate import generate_command
 from outrider.cli.inspect import inspect_command
-from outrider.cli.terminal import INTERRUPTED, forgive_encodings
+from outrider.cli.terminal import INTERRUPTED, prepare_streams
 from outrider.errors import ConfigurationError, OutriderError, PluginError
 
 __all__ = ["main"]
@@ -24,8 +24,8 @@ class _Outrider(click.Group):
         """The command's result; a `ConfigurationError` ends with 2, any other `OutriderError` (and one of a package that is
         broken) with 1, Ctrl-C with 130, a broken pipe quietly (by click).
         """
-        forgive_encodings()
         try:
+            prepare_streams()
             result: object = super().invoke(ctx)
         except OutriderError as error:
             click.echo(f"error: {error}", err=True)

@@ -12,13 +12,14 @@ from outrider.cli.job import Job
 from outrider.cli.jsonl import InputLine, ResultFile, check_lines, read_lines
 from outrider.cli.options import drafting, drafting_options, model_options, request_settings, setting_options
 from outrider.cli.render import progress_bar
-from outrider.cli.terminal import check_text, read_prompt
+from outrider.cli.terminal import read_prompt
 from outrider.errors import ConfigurationError, InputError, PluginError
 from outrider.generation.drafters import DraftPlan
 from outrider.generation.drafting import AUTO, DraftingOptions
 from outrider.generation.load import DTYPES, load, plan_drafting
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.loop.build import EngineOptions
+from outrider.text.unicode import check_text
 
 __all__ = ["generate_command"]
 

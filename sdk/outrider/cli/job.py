@@ -86,6 +86,8 @@ class Job:
         self._check_complete(run, good)
 
     def _drafted(self, good: Sequence[InputLine], prompts: Sequence[Prompt]) -> Run:
+        if self.results is not None:
+            self.results.start()
         for line in self.lines:
             if line.error is not None:
                 self._write_malformed(line)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +13,13 @@ from typing import Self, TextIO, cast
 
 from attrs import frozen
 
-from outrider.cli.terminal import check_text, write_out
+from outrider.cli.terminal import read_stdin, write_out
 from outrider.errors import InputError, OutputError
 from outrider.generation.completion import Completion
 from outrider.generation.fields import names_with_flags
 from outrider.generation.model import Prompt
 from outrider.generation.settings import RequestSettings
+from outrider.text.unicode import check_text
 
 __all__ = ["InputLine", "ResultFile", "check_lines", "read_lines", "result", "source_name"]
 
@@ -43,7 +46,7 @@ def read_lines(source: str, settings: RequestSettings) -> list[InputLine]:
         InputError: the file cannot be read. Malformed lines carry their error instead, see `check_lines`.
     """
     try:
-        content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        content = read_stdin() if source == "-" else Path(source).read_bytes()
     except OSError as error:
         raise InputError(f"input {source} cannot be read: {error.strerror}; give a file of JSON lines") from error
     lines: list[InputLine] = []
@@ -177,7 +180,7 @@ class ResultFile:
     """Result lines in the order of their index, each written and flushed as soon as those before it are."""
 
     def __init__(self, path: str) -> None:
-        """Open the file ``path`` anew (``-``: standard output).
+        """Open the file ``path`` (``-``: standard output); what it holds stands until `start`.
 
         Raises:
             OutputError: it cannot be opened for writing.
@@ -189,7 +192,7 @@ class ResultFile:
         self._failed = False
         if path != "-":
             try:
-                self._file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by `close`)
+                self._file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by `close`)
             except OSError as error:
                 raise OutputError(
                     f"output {path} cannot be opened: {error.strerror}; give a file that can be written"
@@ -202,6 +205,20 @@ class ResultFile:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def start(self) -> None:
+        """Empty the file, now that results will come: a call that fails before that leaves earlier results alone.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        if self._file is None or not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            return
+        try:
+            self._file.truncate(0)
+        except OSError as error:
+            self._failed = True
+            raise self._unwritable(error) from error
 
     def add(self, index: int, line: Mapping[str, object]) -> None:
         """Write ``line`` when all before ``index`` are written; until then hold it.

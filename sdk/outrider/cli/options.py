@@ -16,7 +16,7 @@ from outrider import registry
 from outrider.errors import ConfigurationError, InputError
 from outrider.generation.drafting import DraftingOptions
 from outrider.generation.fields import FlagKind, option_flag, option_help
-from outrider.generation.load import DTYPES
+from outrider.generation.load import AUTO_RUNNER, DTYPES
 from outrider.generation.settings import RequestSettings
 from outrider.loop.build import EngineOptions
 
@@ -119,11 +119,11 @@ def model_options(function: F) -> F:
             ),
             click.option(
                 "--runner",
-                default="eager",
+                default=AUTO_RUNNER,
                 show_default=True,
                 metavar="NAME",
-                callback=known_name(registry.RUNNERS),
-                help="How passes are run.",
+                callback=known_name(registry.RUNNERS, AUTO_RUNNER),
+                help="How passes are run; 'auto' replays CUDA graphs on a CUDA device.",
             ),
             click.option(
                 "--page-size",
@@ -144,13 +144,11 @@ def model_options(function: F) -> F:
     return function
 
 
-def known_name(
-    group: registry.Group[T],
-) -> Callable[[click.Context, click.Parameter, str], str]:
-    """A check that an option names a member of ``group``; anything else is bad usage."""
+def known_name(group: registry.Group[T], *also: str) -> Callable[[click.Context, click.Parameter, str], str]:
+    """A check that an option names a member of ``group``, or is one of ``also``; anything else is bad usage."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str) -> str:
-        known = registry.names(group)
+        known = (*also, *registry.names(group))
         if value not in known:
             raise click.BadParameter(
                 f"unknown {group.noun} '{value}'; known are: {', '.join(known) or 'none'}", ctx, param
@@ -224,7 +222,7 @@ def _json(text: str) -> object:
     """The value of a flag whose setting is no plain number or string; what is not JSON is bad usage."""
     try:
         value: object = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{text!r} is not JSON: {error}") from error
     return value
 
@@ -239,7 +237,7 @@ def _json_file(path: str) -> object:
         raise click.BadParameter(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     try:
         value: object = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{path} is not JSON: {error}") from error
     return value
 

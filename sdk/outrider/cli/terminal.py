@@ -12,7 +12,7 @@ from typing import Self
 
 from outrider.errors import InputError, OutputError
 
-__all__ = ["INTERRUPTED", "Interrupt", "check_text", "forgive_encodings", "read_prompt", "write_out"]
+__all__ = ["INTERRUPTED", "Interrupt", "prepare_streams", "read_prompt", "read_stdin", "write_out"]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -48,8 +48,16 @@ class Interrupt:
         self.requested = True
 
 
-def forgive_encodings() -> None:
-    """Make stdout and stderr replace what their encoding cannot show, instead of raising."""
+def prepare_streams() -> None:
+    """Make stdout and stderr replace what their encoding cannot show, instead of raising; a closed stderr is discarded.
+
+    Raises:
+        OutputError: stdout is closed.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
+    if sys.stdout is None:
+        raise OutputError("standard output is closed; redirect it, to /dev/null if nobody is to read it")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -72,26 +80,31 @@ def write_out(text: str) -> None:
         raise OutputError(f"standard output cannot be written: {error.strerror}; free space or redirect it") from error
 
 
+def read_stdin() -> bytes:
+    """All of standard input.
+
+    Raises:
+        InputError: it is closed, or cannot be read.
+    """
+    if sys.stdin is None:
+        raise InputError("standard input is closed; redirect it, or name a file")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise InputError(f"standard input cannot be read: {error.strerror}; redirect it, or name a file") from error
+
+
 def read_prompt() -> str:
     """Standard input as text, without the line break at its end that shells and editors add.
 
     Raises:
-        InputError: it is not UTF-8.
+        InputError: it is closed, cannot be read, or is not UTF-8.
     """
     try:
-        text = sys.stdin.buffer.read().decode("utf-8")
+        text = read_stdin().decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"standard input is not UTF-8: {error.reason} at byte {error.start}") from error
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def check_text(text: str) -> str | None:
-    """Why ``text`` is not valid Unicode, in a clause; ``None`` when it is."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return f"character {error.start} is half of a surrogate pair or a byte that is not UTF-8; give valid Unicode"
-    return None
 
 
 def _silence_stdout() -> None:

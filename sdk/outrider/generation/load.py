@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +16,13 @@ from outrider.errors import CheckpointError, ConfigurationError
 from outrider.generation.drafters import DraftPlan
 from outrider.generation.drafting import DraftingKeywords, DraftingOptions
 from outrider.generation.model import SpeculativeModel
-from outrider.interfaces import LoadOptions, LoadProgress, ModelPair
+from outrider.interfaces import GraphRunner, LoadOptions, LoadProgress, ModelPair
 from outrider.loop.build import EngineOptions
 
 __all__ = ["DTYPES", "load", "plan_drafting", "resolve_directory"]
 
 DEFAULT_PAIR = "tiny"
+AUTO_RUNNER = "auto"
 DTYPES = {
     "auto": None,
     "float32": torch.float32,
@@ -36,7 +38,7 @@ def load(
     device: str | torch.device = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
     attention: str = "sdpa",
-    runner: str = "eager",
+    runner: str = AUTO_RUNNER,
     options: EngineOptions | None = None,
     allow_pickle: bool = False,
     progress: LoadProgress | None = None,
@@ -48,6 +50,7 @@ def load(
     ``"auto"`` is the draft of the pair and nothing for any other target; ``None`` or ``"none"`` drafts nothing.
     ``drafting``: what is drafted and how it is verified, as in `DraftingOptions`: chains (the default), dynamic or fixed
     trees, exact or other verification, the drafter. ``dtype`` ``"auto"``: float32 on a CPU, the checkpoint's own elsewhere.
+    ``runner`` ``"auto"``: rounds are replayed as CUDA graphs on a CUDA device, and run eagerly on a CPU.
 
     Raises:
         CheckpointError: a directory is missing, foreign or faulty.
@@ -70,7 +73,7 @@ def load(
         loaded,
         plan.builder(bound),
         attention=registry.attention(attention),
-        runner=lambda: registry.runner(runner),
+        runner=_runner(runner, place),
         verifier=plan.verifier.verifier,
         options=options,
     )
@@ -92,10 +95,13 @@ def resolve_directory(name: str) -> Path:
     Raises:
         CheckpointError: neither a directory nor a model that can be had.
     """
-    path = Path(name).expanduser()
     looks_like_hub_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
-    if path.exists() or not looks_like_hub_id:
-        return path
+    try:
+        path = Path(name).expanduser()
+        if path.exists() or not looks_like_hub_id:
+            return path
+    except (OSError, ValueError, RuntimeError) as error:  # too long, no permission, a NUL in it, no such user
+        raise CheckpointError(f"'{name:.100}' cannot be a directory ({error:.100}); check the path") from error
     # Its annotations are partial; imported here since few calls need it and it is slow to import.
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -107,6 +113,12 @@ def resolve_directory(name: str) -> Path:
         raise CheckpointError(
             f"'{name}' is no directory here, and the model hub cannot give it ({error}); check the name, or give a path"
         ) from error
+
+
+def _runner(name: str, device: torch.device) -> Callable[[], GraphRunner]:
+    if name == AUTO_RUNNER:
+        name = "cuda-graph" if device.type == "cuda" else "eager"
+    return lambda: registry.runner(name)
 
 
 def _pair(target: str | Path | None) -> ModelPair | None:
@@ -141,6 +153,13 @@ def _device(device: str | torch.device) -> torch.device:
             raise ConfigurationError(
                 f"device '{device}' is asked, PyTorch sees {torch.cuda.device_count()} CUDA devices"
             )
+        return place
+    try:
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:  # whatever a PyTorch built without it raises
+        raise ConfigurationError(
+            f"device '{device}' is asked, but this PyTorch cannot use it; try cpu or cuda"
+        ) from error
     return place
 
 

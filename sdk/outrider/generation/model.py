@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from outrider.interfaces import (
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.text.stops import StopMatcher
+from outrider.text.unicode import check_text
 from outrider.types import CaptureHiddenMode, OutputWants, RequestId
 from outrider.types.request import Emission, Request
 
@@ -45,10 +47,19 @@ class Prompt:
 
     @classmethod
     def of(cls, prompt: PromptLike) -> Prompt:
-        """A prompt from text, ids or a prompt."""
+        """A prompt from text, ids or a prompt.
+
+        Raises:
+            InputError: it is none of these.
+        """
         if isinstance(prompt, Prompt):
             return prompt
-        return cls(prompt if isinstance(prompt, str) else tuple(prompt))
+        if isinstance(prompt, str):
+            return cls(prompt)
+        try:
+            return cls(tuple(operator.index(token) for token in prompt))
+        except TypeError as error:  # a float would be cut to a whole number further on
+            raise InputError(f"the prompt is {prompt!r:.60}; give text, or whole numbers as token ids") from error
 
 
 PromptLike = str | Sequence[int] | Prompt
@@ -259,6 +270,9 @@ class SpeculativeModel:
             return content
         if self.target.codec is None:
             raise InputError(f"{self.target.stack.spec.name} has no tokenizer; give the prompt as token ids")
+        problem = check_text(content)
+        if problem is not None:
+            raise InputError(f"the prompt: {problem}")
         return tuple(self.target.codec.encode(content))
 
     def _refused(self, index: int, error: OutriderError) -> Completion:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Never, TypedDict, cast
 
@@ -24,6 +23,7 @@ from outrider.generation.values import (
     token_bias,
 )
 from outrider.interfaces import GrammarSpec
+from outrider.sampling import check_sampling, check_token_ids
 from outrider.text.stops import StopRules
 from outrider.types import CaptureHiddenMode, OutputWants, SamplingParams
 
@@ -146,13 +146,9 @@ class RequestSettings:
             for name, value, allowed, fits in self._ranges():
                 if not fits:
                     problems.add(f"'{name}' is {value}, allowed is {allowed}")
-            for name, listed in self._token_ids():
-                outside = sorted({i for i in listed if i < 0 or (vocab_size is not None and i >= vocab_size)})
-                if outside:
-                    allowed = "0 or more" if vocab_size is None else f"0 to {vocab_size - 1}"
-                    problems.add(f"'{name}' holds {', '.join(map(str, outside[:5]))}, allowed is {allowed}")
-            if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(self.banned_token_ids):
-                problems.add("'allowed_token_ids' without 'banned_token_ids' leaves no token to generate")
+            check_sampling(self.sampling(), vocab_size, problems)
+            check_token_ids("eos_token_ids", self.eos_token_ids or (), vocab_size, problems)
+            check_token_ids("stop_sequences", items(self.stop_sequences), vocab_size, problems)
             if self.json_schema is not None and self.regex is not None:
                 problems.add("'json_schema' and 'regex' are both given; one grammar can hold at a time")
             if self.min_new_tokens and (self.json_schema is not None or self.regex is not None):
@@ -197,34 +193,14 @@ class RequestSettings:
         return None if self.regex is None else GrammarSpec("regex", self.regex)
 
     def _ranges(self) -> Iterable[tuple[str, object, str, bool]]:
-        finite = math.isfinite
         return (
             ("max_new_tokens", self.max_new_tokens, "1 or more", self.max_new_tokens >= 1),
             (
                 "min_new_tokens",
                 self.min_new_tokens,
                 "0 to max_new_tokens",
-                0 <= self.min_new_tokens <= max(self.max_new_tokens, 0),
+                self.min_new_tokens <= max(self.max_new_tokens, 0),
             ),
-            ("temperature", self.temperature, "0 or more", finite(self.temperature) and self.temperature >= 0),
-            ("top_k", self.top_k, "0 or more", self.top_k >= 0),
-            ("top_p", self.top_p, "above 0, to 1", 0 < self.top_p <= 1),
-            ("min_p", self.min_p, "0 to 1", 0 <= self.min_p <= 1),
-            (
-                "repetition_penalty",
-                self.repetition_penalty,
-                "above 0",
-                finite(self.repetition_penalty) and self.repetition_penalty > 0,
-            ),
-            ("presence_penalty", self.presence_penalty, "a finite number", finite(self.presence_penalty)),
-            ("frequency_penalty", self.frequency_penalty, "a finite number", finite(self.frequency_penalty)),
-            (
-                "logit_bias",
-                dict(self.logit_bias),
-                "finite numbers, or -inf",
-                all(finite(value) or value == -math.inf for value in self.logit_bias.values()),
-            ),
-            ("seed", self.seed, "0 to 2**63 - 1", 0 <= self.seed < 1 << 63),
             ("max_draft_tokens", self.max_draft_tokens, "0 or more", (self.max_draft_tokens or 0) >= 0),
             ("logprobs", self.logprobs, "0 or more", (self.logprobs or 0) >= 0),
             (
@@ -233,15 +209,6 @@ class RequestSettings:
                 "null, last or full",
                 self.hidden_states.upper() in CaptureHiddenMode.__members__,
             ),
-        )
-
-    def _token_ids(self) -> Iterable[tuple[str, Iterable[int]]]:
-        return (
-            ("logit_bias", self.logit_bias),
-            ("banned_token_ids", self.banned_token_ids),
-            ("allowed_token_ids", self.allowed_token_ids or ()),
-            ("eos_token_ids", self.eos_token_ids or ()),
-            ("stop_sequences", items(self.stop_sequences)),
         )
 
     def _stop_rules(self, problems: Problems) -> None:

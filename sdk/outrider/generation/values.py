@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -37,7 +38,10 @@ def integer(value: object) -> int:
 def number(value: object) -> float:
     """A number; truth values are none."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number beyond every float: out of every range as well
+            return math.inf if value > 0 else -math.inf
     raise ValueError("a number")
 
 
@@ -150,4 +154,6 @@ def items(lists: Iterable[Iterable[int]]) -> Iterable[int]:
 
 
 def _sequence(value: object) -> Sequence[object] | None:
-    return cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else None
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return cast("Sequence[object]", value)
+    return None

@@ -85,10 +85,6 @@ class StaticAttention:
             )
         self._buffers.fill(inputs, PhaseShape(batch.num_tokens, batch.num_requests))
 
-    def pad(self) -> None:
-        """Make every request padding."""
-        self._buffers.pad()
-
     def vary(self) -> None:
         """Padding still, but one key long: what a capture does must not depend on it."""
         self._buffers.pad()

@@ -17,7 +17,7 @@ from outrider.interfaces.loaders import (
     ModelPair,
     TargetLoader,
 )
-from outrider.interfaces.runner import GraphBody, GraphRunner
+from outrider.interfaces.runner import GraphBody, GraphRunner, RoundStep
 from outrider.interfaces.target import MultimodalProvider, PreparedPrompt, StateRollback, Target
 from outrider.interfaces.text import TextCodec
 from outrider.interfaces.verify import (
@@ -61,6 +61,7 @@ __all__ = [
     "PageAllocator",
     "PreparedPrompt",
     "ProposalKind",
+    "RoundStep",
     "SharedWeights",
     "StateRollback",
     "Target",

@@ -9,9 +9,20 @@ from typing import Protocol
 from torch import Tensor
 
 from outrider.interfaces.attention import AttnPlanner
-from outrider.types import Admitted, Attend, AttnBatch, BufferSlot, DispatchReport, Phase, PhaseShape, Refused
+from outrider.types import (
+    Admitted,
+    Attend,
+    AttnBatch,
+    BufferSlot,
+    DispatchReport,
+    Phase,
+    PhaseShape,
+    Refused,
+    RoundShape,
+    StepResult,
+)
 
-__all__ = ["GraphBody", "GraphRunner"]
+__all__ = ["GraphBody", "GraphRunner", "RoundStep"]
 
 
 class GraphBody(Protocol):
@@ -32,6 +43,15 @@ class GraphBody(Protocol):
     @abstractmethod
     def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
         """Outputs by name for the inputs by name; device only, no host read, no data-dependent shape."""
+        ...
+
+
+class RoundStep(Protocol):
+    """A whole round over storage that stays where it is."""
+
+    @abstractmethod
+    def __call__(self, max_length: int) -> StepResult:
+        """Run the round under ``max_length`` as the host bound of the sequences' tokens; what it gives, on the device."""
         ...
 
 
@@ -74,10 +94,20 @@ class GraphRunner(Protocol):
     ) -> Mapping[str, Tensor]:
         """Outputs of ``body`` for ``inputs``, its rows attending as ``batch`` says.
 
-        They are valid until the next call of the same phase. The one way a body is run, whatever serves it: directly under `AttnPlanner.plan`, by replaying a graph whose
-        buffers and `AttnBatch` are filled from ``inputs`` and ``batch`` first, or in pieces between which attention runs
-        under `AttnPlanner.plan`. ``inputs`` and ``batch`` are only read. A call that no graph serves is run directly and
-        counted in the report, with the reason.
+        They are valid until the next call of the same phase. The one way a body is run, whatever serves it: directly
+        under `AttnPlanner.plan`, by replaying a graph whose buffers and `AttnBatch` are filled from ``inputs`` and
+        ``batch`` first, or in pieces between which attention runs under `AttnPlanner.plan`. ``inputs`` and ``batch`` are
+        only read. A call that no graph serves is run directly and counted in the report, with the reason.
+        """
+        ...
+
+    @abstractmethod
+    def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
+        """What ``step`` gives, run directly or by replaying a capture of it; valid until the next round.
+
+        Draft steps, verification, acceptance, commit and extension are then one graph. ``step`` reads and changes only
+        storage of the engine that stays where it is, and does the same for every call of equal ``shape``; a runner may
+        give it a longer ``max_length``. Rounds with host code in them (token constraints) do not come this way.
         """
         ...
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from outrider.errors import ContextLengthError, InputError, Problems
+from outrider.sampling import check_sampling, check_token_ids
 from outrider.types import ModelSpec
 from outrider.types.request import Request
 
 __all__ = ["check_request"]
 
 
-def check_request(request: Request, spec: ModelSpec, context_length: int, max_stop_ids: int) -> None:
-    """Refuse a request that cannot be run.
+def check_request(
+    request: Request, spec: ModelSpec, eos_ids: tuple[int, ...], context_length: int, max_stop_ids: int
+) -> None:
+    """Refuse a request that cannot be run; ``eos_ids`` are the target's own.
 
     Raises:
-        InputError: with every fault found: empty prompt, ids out of range, limits below 1, too many end ids.
+        InputError: with every fault found: empty prompt, ids out of range, limits below 1, too many end ids, sampling
+            parameters that cannot be honoured.
         ContextLengthError: only the length of the prompt is wrong.
     """
     length = len(request.prompt)
@@ -32,8 +36,11 @@ def check_request(request: Request, spec: ModelSpec, context_length: int, max_st
             problems.add(f"max_new_tokens is {request.max_new_tokens}, at least 1 is needed")
         if request.draft_cap is not None and request.draft_cap < 0:
             problems.add(f"draft_cap is {request.draft_cap}, 0 or more is needed")
-        if request.eos_ids is not None and len(request.eos_ids) > max_stop_ids:
-            problems.add(f"{len(request.eos_ids)} end ids, the engine holds {max_stop_ids} (max_stop_ids)")
+        end_ids = eos_ids if request.eos_ids is None else request.eos_ids
+        if len(end_ids) > max_stop_ids:
+            problems.add(f"{len(end_ids)} end ids, the engine holds {max_stop_ids} (max_stop_ids)")
+        check_token_ids("eos_ids", request.eos_ids or (), spec.vocab_size, problems)
+        check_sampling(request.sampling, spec.vocab_size, problems, end_ids)
         if length >= context_length:
             if not len(problems):
                 raise ContextLengthError(f"the request cannot be run: {too_long}")

@@ -24,7 +24,7 @@ from outrider.loop.round import run_round
 from outrider.loop.rows import RowSetup, RowStore
 from outrider.loop.track import RequestTrack, trim_logprobs
 from outrider.text.constraints import advance_path, check_start
-from outrider.types import DispatchReport, RequestId
+from outrider.types import DispatchReport, RequestCount, RequestId, RoundShape
 from outrider.types.outputs import TOKENS_ONLY, OutputWants
 from outrider.types.request import Emission, Request
 
@@ -94,7 +94,8 @@ class Engine:
             CapacityError: the KV memory could never hold it.
         """
         self._check_open()
-        check_request(request, self._core.spec, self.limits.context_length, self.limits.max_stop_ids)
+        limits = self.limits
+        check_request(request, self._core.spec, self._core.target.eos_ids, limits.context_length, limits.max_stop_ids)
         needed = self._slots_needed(request)
         if not self._pages.can_ever_hold(needed):
             raise CapacityError(
@@ -127,7 +128,10 @@ class Engine:
 
     @torch.inference_mode()
     def admit(self) -> tuple[RequestId, ...]:
-        """Give rows and KV pages to waiting requests, first come first served, as many as fit."""
+        """Give rows and KV pages to waiting requests, first come first served, as many as fit.
+
+        Where that raises (out of memory, a user's interrupt), the request at hand is cancelled and the others go on.
+        """
         self._check_open()
         admitted: list[RequestId] = []
         while self._waiting and len(self._running) + len(self._admitted) < self.limits.max_batch_size:
@@ -136,7 +140,13 @@ class Engine:
             if not self._pages.reserve(row, self._slots_needed(head.request)):
                 break
             self._waiting.popleft()
-            admitted.append(self._place(head, row))
+            try:
+                admitted.append(self._place(head, row))
+            except BaseException:  # the row is half written: it and its pages must not stay taken
+                self._pages.release(row)
+                self._rows.clear_row(row)
+                self._emitted.append(Emission(head.request_id, (), finish_reason="cancelled"))
+                raise
         return tuple(admitted)
 
     @torch.inference_mode()
@@ -176,7 +186,16 @@ class Engine:
         started = time.perf_counter()
         state = self._rows.view(0, len(self._running), longest)
         constraints = {track.row: track.constraint for track in self._running if track.constraint is not None}
-        result = run_round(self._core, state, _wants(self._running), constraints)
+        wants = _wants(self._running)
+        if constraints:
+            result = run_round(self._core, state, wants, constraints)
+        else:
+            shape = RoundShape(
+                RequestCount(len(self._running)), longest, self._core.drafter.shape, state.sampling.features, wants
+            )
+            result = self._core.runner.run_round(
+                shape, lambda max_length: run_round(self._core, state.bounded(max_length), wants)
+            )
         self._launched(PendingResult.start(result, [track.request_id for track in self._running], "verify", started))
 
     @torch.inference_mode()
@@ -287,7 +306,7 @@ class Engine:
             prompt=request.prompt,
             max_total=track.max_total,
             stop_ids=self._core.target.eos_ids if request.eos_ids is None else request.eos_ids,
-            draft_cap=self.draft_depth if request.draft_cap is None else request.draft_cap,
+            draft_cap=self.draft_depth if request.draft_cap is None else min(request.draft_cap, self.draft_depth),
             position_offset=0 if prepared is None else prepared.position_offset,
             sampling=request.sampling,
         )
@@ -346,5 +365,5 @@ def _wants(tracks: Iterable[RequestTrack]) -> OutputWants:
 def _non_finite(request_id: RequestId, phase: str) -> NonFiniteLogitsError:
     return NonFiniteLogitsError(
         f"request {request_id}: the target's logits were NaN or infinite in the {phase} pass; the weights or the dtype "
-        "overflow (try dtype float32 or bfloat16). Other requests go on."
+        "overflow (try dtype float32 or bfloat16), or the request's settings left no token to choose. Other requests go on."
     )

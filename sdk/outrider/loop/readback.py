@@ -57,7 +57,9 @@ class PendingResult:
             event = new_event()
             event.record()
         growth = packed.shape[1] - 3
-        return cls(tuple(request_ids), phase, growth, packed, logprobs, top_ids, result.hidden, event, started)
+        # A runner may overwrite its result in the next round; the host copies are ordered before that, these are not.
+        hidden = None if result.hidden is None else tuple(rows.clone() for rows in result.hidden)
+        return cls(tuple(request_ids), phase, growth, packed, logprobs, top_ids, hidden, event, started)
 
     def wait(self) -> list[Arrived]:
         """The rows, once the copies have arrived."""

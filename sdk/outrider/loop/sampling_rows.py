@@ -78,7 +78,7 @@ class SamplingRows:
         self._presence[row].fill_(params.presence_penalty)
         self._frequency[row].fill_(params.frequency_penalty)
         self._seeds[row].fill_(params.seed)
-        self._min_totals[row].fill_(prompt_length + params.min_new_tokens)
+        self._min_totals[row].fill_(min(prompt_length + params.min_new_tokens, torch.iinfo(torch.int64).max))
         if self._features[row].bias:
             self._bias_storage()[row] = self._bias_row(params).to(self._device)
         elif self._bias is not None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from attrs import evolve, field, frozen
 
 from outrider.checkpoint import Checkpoint
-from outrider.errors import ConfigurationError, NoLoaderError, PluginError
+from outrider.errors import CheckpointError, ConfigurationError, NoLoaderError, PluginError
 from outrider.interfaces import AskedByName, Description, DraftLoader, LoadOptions, Target, TargetLoader, UnboundDraft
 from outrider.registry.parts import DRAFTS, INSTALLED, TARGETS, Group, Registry
 
@@ -27,7 +27,7 @@ def load_target(
     Raises:
         NoLoaderError: no loader recognises it (or ``loader`` does not); each one's reason is given.
         ConfigurationError: several loaders recognise it and ``loader`` is not given, or no such loader is known.
-        CheckpointError: it is recognised, but faulty.
+        CheckpointError: it is recognised, but faulty; or too faulty (a truncated file) to be recognised.
     """
     return _choose(registry, TARGETS, checkpoint, loader).load(checkpoint, options)
 
@@ -46,6 +46,7 @@ def describe(checkpoint: Checkpoint, registry: Registry = INSTALLED) -> Descript
 
     Raises:
         NoLoaderError: no loader of either kind recognises it; each one's reason is given.
+        CheckpointError: it is too faulty (a truncated file) to be recognised.
     """
     targets = _ask(registry, TARGETS, checkpoint, registry.names(TARGETS))
     drafts = _ask(registry, DRAFTS, checkpoint, registry.names(DRAFTS))
@@ -54,6 +55,8 @@ def describe(checkpoint: Checkpoint, registry: Registry = INSTALLED) -> Descript
         *((f"draft loader '{name}'", loader.describe) for name, loader in drafts.fitting.items()),
     ]
     if not explain:
+        targets.raise_fault()
+        drafts.raise_fault()
         raise NoLoaderError(
             f"{checkpoint.directory}: no loader recognises this checkpoint ({_architectures(checkpoint)})"
             f"{targets.reasons()}{drafts.reasons()}"
@@ -75,11 +78,20 @@ def target_refusal(checkpoint: Checkpoint, registry: Registry = INSTALLED) -> st
 
 @frozen
 class _Answers(Generic[L]):
-    """The loaders of one group that recognise a checkpoint, and why the others do not."""
+    """The loaders of one group that recognise a checkpoint, and why the others do not.
+
+    ``faults``: what of the checkpoint itself kept loaders from telling.
+    """
 
     group: Group[L]
     fitting: dict[str, L] = field(factory=lambda: dict[str, L]())
     refusals: dict[str, str] = field(factory=lambda: dict[str, str]())
+    faults: list[CheckpointError] = field(factory=lambda: list[CheckpointError]())
+
+    def raise_fault(self) -> None:
+        """Raise the first fault of the checkpoint, if there is one: no other loader would mend it."""
+        if self.faults:
+            raise self.faults[0]
 
     def reasons(self) -> str:
         """One line per refusal."""
@@ -103,6 +115,9 @@ def _ask(registry: Registry, group: Group[L], checkpoint: Checkpoint, names: tup
         except (PluginError, ConfigurationError) as error:
             _log.warning("%s", error)
             answers.refusals[name] = str(error)
+        except CheckpointError as error:
+            answers.refusals[name] = str(error)
+            answers.faults.append(error)
         except Exception as error:  # a fault of one package must not keep the others from being asked
             reason = f"failed while it looked ({type(error).__name__}: {error})"
             _log.warning("%s '%s' %s at %s", group.noun, name, reason, checkpoint.directory)
@@ -133,6 +148,7 @@ def _choose(registry: Registry, group: Group[L], checkpoint: Checkpoint, wanted:
         )
     for loader in answers.fitting.values():
         return loader
+    answers.raise_fault()
     raise NoLoaderError(
         f"{checkpoint.directory}: no {group.noun} recognises this checkpoint ({_architectures(checkpoint)})"
         f"{answers.reasons()}\n{_remedy(registry, group, checkpoint)}{answers.by_name()}"

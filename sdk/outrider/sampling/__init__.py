@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outrider.sampling.checks import check_sampling, check_token_ids
 from outrider.sampling.choice import Choice, choose_tokens, perturb
 from outrider.sampling.drafting import DrawnChildren, coupled_scores, draw_children, warp_draft_logits
 from outrider.sampling.filters import greedy_rows
@@ -15,6 +16,8 @@ __all__ = [
     "NodePaths",
     "NoiseStream",
     "WarpedLogits",
+    "check_sampling",
+    "check_token_ids",
     "choose_tokens",
     "coupled_scores",
     "draw_children",

@@ -89,8 +89,7 @@ class StopMatcher:
     def __init__(self, rules: StopRules, codec: TextCodec) -> None:
         self._rules = rules
         self._detokenizer = IncrementalDetokenizer(codec)
-        self._prefixes = frozenset(string[:n] for string in rules.strings for n in range(1, len(string)))
-        self._max_prefix = max((len(prefix) for prefix in self._prefixes), default=0)
+        self._max_prefix = max((len(string) - 1 for string in rules.strings), default=0)
         self._max_sequence = max((len(sequence) for sequence in rules.sequences), default=0)
         self._buffer = ""  # the end of the final text, in which every possible stop string lies
         self._buffer_start = 0  # the place of its first character in the final text
@@ -188,7 +187,11 @@ class StopMatcher:
     def _held_by_strings(self) -> int:
         """Length of the longest end of the buffer that begins a stop string."""
         longest = min(len(self._buffer), self._max_prefix)
-        return next((n for n in range(longest, 0, -1) if self._buffer[-n:] in self._prefixes), 0)
+        strings = self._rules.strings
+        return next(
+            (n for n in range(longest, 0, -1) if any(n < len(s) and s.startswith(self._buffer[-n:]) for s in strings)),
+            0,
+        )
 
     def _held_by_sequences(self) -> int:
         """Number of last tokens that begin a stop sequence, the most there are."""

@@ -19,6 +19,7 @@ from outrider.types.runner import (
     PhaseShape,
     RefusalReason,
     Refused,
+    RoundShape,
 )
 from outrider.types.sampling import SamplingFeatures, SamplingParams, SamplingState
 from outrider.types.stack import Attend, DraftOutput, StackInputs, StackOutput
@@ -63,6 +64,7 @@ __all__ = [
     "RequestId",
     "RopeKind",
     "RopeSpec",
+    "RoundShape",
     "RowAlignment",
     "RowIndex",
     "SamplingFeatures",

@@ -10,6 +10,9 @@ from attrs import field, frozen
 
 from outrider.types.attention import AttnBatch, AttnShape
 from outrider.types.counts import RequestCount, TokenCount
+from outrider.types.outputs import OutputWants
+from outrider.types.proposal import TreeShape
+from outrider.types.sampling import SamplingFeatures
 
 __all__ = [
     "Admitted",
@@ -20,6 +23,7 @@ __all__ = [
     "PhaseShape",
     "RefusalReason",
     "Refused",
+    "RoundShape",
 ]
 
 
@@ -73,6 +77,21 @@ class PhaseShape:
     def of(cls, batch: AttnBatch) -> PhaseShape:
         """The shape of a call whose rows attend as ``batch`` says."""
         return cls(batch.num_tokens, batch.num_requests, batch.shape)
+
+
+@frozen
+class RoundShape:
+    """How large a whole round is, and all else that the host decides about it: rounds of equal shape run the same operators.
+
+    ``max_length``: host bound of the sequences' tokens. ``proposal``: sizes of what is drafted. ``features`` and ``wants``:
+    what the requests of the batch use and ask for.
+    """
+
+    requests: RequestCount
+    max_length: int
+    proposal: TreeShape
+    features: SamplingFeatures
+    wants: OutputWants
 
 
 class RefusalReason(Enum):

@@ -19,7 +19,7 @@ class SamplingParams:
     """How one request's tokens are chosen. The default is greedy.
 
     The terms and the order in which they apply are those of transformers: bias, banned and allowed tokens, penalties,
-    minimum length, then temperature, top-k, top-p, min-p. Ranges are checked by `outrider.loop.settings`.
+    minimum length, then temperature, top-k, top-p, min-p. Checked at `Engine.submit`.
     """
 
     temperature: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from attrs import define, field
@@ -12,6 +13,12 @@ from torch.nn import functional as nn
 
 Body = Callable[[Tensor, Tensor], Tensor]
 """Rows ``x [4, 3]`` float32 and ``ids [4]`` int64 in, a tensor out."""
+
+
+_unique = cast(
+    "Callable[[Tensor], Tensor]",
+    torch.unique,  # pyright: ignore[reportUnknownMemberType] - not annotated
+)
 
 
 def item(x: Tensor, ids: Tensor) -> Tensor:
@@ -75,7 +82,7 @@ def masked_select(x: Tensor, ids: Tensor) -> Tensor:
 
 
 def unique(x: Tensor, ids: Tensor) -> Tensor:
-    return torch.unique(ids) * 2  # here
+    return _unique(ids) * 2  # here
 
 
 def repeated(x: Tensor, ids: Tensor) -> Tensor:

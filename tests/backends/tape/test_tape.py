@@ -73,7 +73,9 @@ def several_results(x: Tensor, ids: Tensor) -> Tensor:
 
 
 def indexed(x: Tensor, ids: Tensor) -> Tensor:
-    return x[INDEX].sum(0) + x.gather(1, ids[:, None].expand(-1, 6)) + nn.embedding(ids, WEIGHT) + x.index_select(0, ids)
+    return (
+        x[INDEX].sum(0) + x.gather(1, ids[:, None].expand(-1, 6)) + nn.embedding(ids, WEIGHT) + x.index_select(0, ids)
+    )
 
 
 def evaluated_dropout(x: Tensor, ids: Tensor) -> Tensor:
@@ -93,7 +95,11 @@ def nothing_at_all(x: Tensor, ids: Tensor) -> Tensor:
 
 
 def python_numbers(x: Tensor, ids: Tensor) -> Tensor:
-    return (2 - x) * 3.5 / (x.square() + 1) ** 2 + torch.where(x > 0, x, 0.0) + torch.full((6,), float("nan")).nan_to_num(1)
+    return (
+        (2 - x) * 3.5 / (x.square() + 1) ** 2
+        + torch.where(x > 0, x, 0.0)
+        + torch.full((6,), float("nan")).nan_to_num(1)
+    )
 
 
 BODIES: Mapping[str, Body] = {

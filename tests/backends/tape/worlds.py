@@ -17,7 +17,7 @@ from outrider_backends.sdpa import SdpaBackend
 from tests.support.pair import trained_pair
 from tests.support.toy_target import CPU
 
-__all__ = ["PHASES", "PairWorld", "TREE_PARENTS"]
+__all__ = ["PHASES", "TREE_PARENTS", "PairWorld"]
 
 PHASES = ("decode", "verify", "verify tree", "extend", "step", "step tree")
 """Every way the loop runs a uniform body."""
