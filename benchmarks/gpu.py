@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.add(outcome_table(outcomes))
     if groups:
         report.add(
-            'Greedy, 64 new tokens, medians of repetitions in which the contestants take turns. "Round graph": each round is one '
+            'Greedy, 64 new tokens, medians of repetitions in which the contestants take turns. "Round graph": each round is '
             "one CUDA graph; the others run eagerly."
         )
         report.add(speed_table(groups))

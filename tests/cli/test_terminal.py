@@ -11,7 +11,7 @@ import pytest
 
 from outrider import Statistics
 from outrider.cli.render import Comparison, StatisticsRow, progress_bar, show_statistics, statistics_rows
-from outrider.cli.terminal import Interrupt, forgive_encodings, write_out
+from outrider.cli.terminal import Interrupt, prepare_streams, write_out
 from outrider.errors import OutputError
 
 
@@ -84,7 +84,7 @@ def test_a_character_the_encoding_lacks_is_replaced(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", errors="strict"))
     with pytest.raises(UnicodeEncodeError):
         write_out("é")
-    forgive_encodings()
+    prepare_streams()
     write_out("né→")
     assert raw.getvalue() == b"n??"
 

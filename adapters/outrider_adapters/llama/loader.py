@@ -88,7 +88,15 @@ class LlamaLoader(TargetLoader):
             return Description(kind, (), problems=(str(error),))
         dtype = config.dtype or _stored_dtype(checkpoint)
         facts = _facts(config, dtype, rehearsal.num_parameters)
-        return Description(kind, facts, config.notes, rehearsal.problems())
+        return Description(kind, facts, config.notes, (*rehearsal.problems(), *_codec_problems(checkpoint)))
+
+
+def _codec_problems(checkpoint: Checkpoint) -> tuple[str, ...]:
+    try:
+        read_codec(checkpoint)
+    except CheckpointError as error:
+        return (str(error),)
+    return ()
 
 
 def _read(checkpoint: Checkpoint) -> LlamaConfig:

@@ -105,7 +105,9 @@ class TensorFiles:
                         f"readable are {', '.join(_DTYPES)}"
                     )
                 self._add(name, TensorInfo(tuple(part.get_shape()), dtype, file))
-        except (SafetensorError, OSError) as error:
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read ({error}); check its permissions") from error
+        except SafetensorError as error:
             raise CheckpointError(
                 f"{file}: not a complete safetensors file ({error}); copy or download it again"
             ) from error

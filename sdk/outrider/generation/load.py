@@ -101,7 +101,7 @@ def resolve_directory(name: str) -> Path:
         if path.exists() or not looks_like_hub_id:
             return path
     except (OSError, ValueError, RuntimeError) as error:  # too long, no permission, a NUL in it, no such user
-        raise CheckpointError(f"'{name:.100}' cannot be a directory ({error:.100}); check the path") from error
+        raise CheckpointError(f"'{name:.100}' cannot be a directory ({error!s:.100}); check the path") from error
     # Its annotations are partial; imported here since few calls need it and it is slow to import.
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

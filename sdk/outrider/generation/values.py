@@ -122,7 +122,10 @@ def json_object(value: object) -> Mapping[str, object]:
 def ids_or_path(value: object) -> tuple[int, ...] | Path:
     """Token ids, or the file that lists them."""
     if isinstance(value, (str, Path)):
-        return Path(value).expanduser()
+        try:
+            return Path(value).expanduser()
+        except RuntimeError as error:  # there is no such user
+            raise ValueError("the path of a file that holds token ids") from error
     try:
         return ids(value)
     except ValueError as error:

@@ -16,6 +16,7 @@ from outrider.interfaces import (
     LayerStackProvider,
     LosslessVerifier,
     LossyVerifier,
+    RoundStep,
     Target,
     UnboundDraft,
     Verifier,
@@ -34,8 +35,10 @@ from outrider.types import (
     RefusalReason,
     Refused,
     RequestCount,
+    RoundShape,
     StackInputs,
     StackOutput,
+    StepResult,
     TokenCount,
 )
 from outrider.types.state import DecodeState
@@ -110,6 +113,9 @@ class Runner:
         self, phase: Phase, body: GraphBody, inputs: Mapping[str, Tensor], batch: AttnBatch, planner: AttnPlanner
     ) -> Mapping[str, Tensor]:
         return body(inputs, planner.plan(batch).attend)
+
+    def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
+        return step(shape.max_length)
 
     def close(self) -> None:
         return None

@@ -14,12 +14,24 @@ from outrider.interfaces import (
     GraphRunner,
     LosslessVerifier,
     LossyVerifier,
+    RoundStep,
     Target,
     UnboundDraft,
     Verifier,
 )
 from outrider.registry import RUNNERS, TARGETS, Registry
-from outrider.types import Acceptance, Admitted, AttnBatch, DispatchReport, Phase, PhaseShape, Proposal, Refused
+from outrider.types import (
+    Acceptance,
+    Admitted,
+    AttnBatch,
+    DispatchReport,
+    Phase,
+    PhaseShape,
+    Proposal,
+    Refused,
+    RoundShape,
+    StepResult,
+)
 from outrider.types.state import DecodeState
 
 
@@ -55,6 +67,9 @@ class RunnerWithoutClose:
         self, phase: Phase, body: GraphBody, inputs: Mapping[str, Tensor], batch: AttnBatch, planner: AttnPlanner
     ) -> Mapping[str, Tensor]:
         return body(inputs, planner.plan(batch).attend)
+
+    def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
+        return step(shape.max_length)
 
 
 class RunnerThatAnswersBool(RunnerWithoutClose):
