@@ -38,7 +38,9 @@ class Checkpoint:
             if not (directory / "config.json").is_file():
                 raise CheckpointError(f"{directory}: no config.json, so this is not a model directory")
         except OSError as error:
-            raise CheckpointError(f"{directory}: cannot be looked into: {error.strerror}; check its permissions") from error
+            raise CheckpointError(
+                f"{directory}: cannot be looked into: {error.strerror}; check its permissions"
+            ) from error
         self.directory = directory
         self._allow_pickle = allow_pickle
         self.config = Config.read(directory / "config.json")

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint
-from outrider.cli.render import progress_bar
+from outrider.cli.render import has_room, progress_bar
 from outrider.cli.terminal import write_out
 from outrider.errors import CheckpointError, OutriderError
 from outrider.generation.load import resolve_directory
@@ -151,7 +151,7 @@ def _explain(name: str, loaded: _LoadedTarget | None, allow_pickle: bool) -> Des
 def _show(explained: _Explained, first: bool) -> None:
     if not first:
         write_out("\n")
-    if not sys.stdout.isatty():
+    if not has_room(sys.stdout):
         for key, value in explained.rows:
             write_out(f"{key}: {value}\n".replace("\n  ", "\n    "))
         return

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from attrs import frozen
 
 from outrider.generation.completion import Statistics
 from outrider.interfaces import LoadProgress
 
-__all__ = ["Comparison", "StatisticsRow", "progress_bar", "show_statistics", "statistics_rows"]
+__all__ = ["Comparison", "StatisticsRow", "has_room", "progress_bar", "show_statistics", "statistics_rows"]
+
+_TABLE_COLUMNS = 60
 
 
 @frozen
@@ -79,9 +82,9 @@ def _same_tokens(comparison: Comparison) -> str:
 
 
 def show_statistics(rows: Sequence[StatisticsRow]) -> None:
-    """Write ``rows`` to stderr: a table on a terminal, else a line each."""
+    """Write ``rows`` to stderr: a table on a terminal with room for one, else a line each."""
     compared = any(row.plain for row in rows)
-    if not sys.stderr.isatty():
+    if not has_room(sys.stderr):
         for row in rows:
             print(f"{row.label}: {row.value}", file=sys.stderr)
             if row.plain:
@@ -98,6 +101,15 @@ def show_statistics(rows: Sequence[StatisticsRow]) -> None:
     for row in rows:
         table.add_row(row.label, row.value, *([row.plain] if compared else []))
     Console(file=sys.stderr, highlight=False, markup=False).print(table)
+
+
+def has_room(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that is wide enough for a table; a narrow one would cut values off."""
+    if not stream.isatty():
+        return False
+    from rich.console import Console
+
+    return Console(file=stream).width >= _TABLE_COLUMNS
 
 
 @contextmanager

@@ -45,9 +45,7 @@ def check_token_ids(name: str, listed: Iterable[int], vocab_size: int | None, pr
         problems.add(f"'{name}' holds {', '.join(map(str, outside[:5]))}, allowed is {allowed}")
 
 
-def _check_choice(
-    params: SamplingParams, vocab_size: int | None, problems: Problems, end_ids: Collection[int]
-) -> None:
+def _check_choice(params: SamplingParams, vocab_size: int | None, problems: Problems, end_ids: Collection[int]) -> None:
     never = {*params.banned_token_ids, *(i for i, value in params.logit_bias.items() if value == -math.inf)}
     if params.allowed_token_ids is not None:
         left = set(params.allowed_token_ids) - never
