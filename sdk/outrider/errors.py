@@ -95,7 +95,7 @@ class RequestFailedError(OutriderError):
 
     def __init__(self, message: str, completions: Sequence[object]) -> None:
         super().__init__(message)
-        self.completions = tuple(completions)
+        self.completions: tuple[object, ...] = tuple(completions)
 
 
 class OutputError(OutriderError):

@@ -30,6 +30,7 @@ from outrider.types import (
     RequestCount,
     RoundShape,
     SamplingFeatures,
+    StepResult,
     TreeShape,
 )
 from outrider.types.state import DecodeState, VerifiedRows
@@ -204,8 +205,12 @@ def test_phases_are_never_captured_alone_and_a_closed_runner_says_so() -> None:
     runner.close()
     runner.close()
     with pytest.raises(ClosedError, match="closed"):
-        runner.run_round(_shape(), lambda _: pytest.fail("must not run"))
+        runner.run_round(_shape(), _must_not_run)
 
 
 def _shape() -> RoundShape:
     return RoundShape(RequestCount(1), 10, TreeShape.chain(2), SamplingFeatures(), OutputWants())
+
+
+def _must_not_run(max_length: int) -> StepResult:
+    raise AssertionError(f"a closed runner ran a round of {max_length}")

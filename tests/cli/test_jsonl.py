@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from outrider import Prompt, RequestSettings
+from outrider.cli import main
 from outrider.cli.jsonl import ResultFile, read_lines
 from tests.cli.support import PROMPTS, Command, Parts, fail_prompt, interrupt_after, lengths, parsed, write_lines
 
@@ -75,6 +77,10 @@ def test_a_line_overrides_a_flag_and_keeps_the_others(tmp_path: Path) -> None:
         ('{"prompt": "a", "prompt": "b"}', "keys 'prompt' occur more than once"),
         ('{"prompt": "a", "temperature": NaN}', "NaN is not JSON"),
         ('{"prompt": "a", "temperature": 1e999}', "'temperature' is inf, allowed is 0 or more"),
+        (
+            f'{{"prompt": "a", "top_k": {10**30}, "temperature": {10**400}}}',
+            "'top_k' is 1000000000000000000000000000000",
+        ),
         (f'{{"token_ids": [{"9" * 5000}]}}', "not JSON that can be read: Exceeds the limit"),
         ("[" * 100_000, "not JSON that can be read: nested too deeply"),
         ('{"prompt": "\\ud800"}', "'prompt': character 0 is half of a surrogate pair"),
@@ -177,6 +183,24 @@ def test_an_output_that_fills_up_ends_with_1(outrider: Command, source: Path) ->
     ran = outrider("generate", "--input", source, "--output", "/dev/full")
     assert ran.code == 1
     assert "error: output /dev/full cannot be written: No space left on device" in ran.err
+
+
+def test_earlier_results_stand_until_there_are_new_ones(source: Path, tmp_path: Path) -> None:
+    """A call that fails while it loads must not cost what an earlier one wrote."""
+    output = tmp_path / "out.jsonl"
+    output.write_text("earlier\n")
+    ran = CliRunner().invoke(
+        main, ["generate", "--input", str(source), "--output", str(output), "--target", str(tmp_path)]
+    )
+    assert (ran.exit_code, output.read_text()) == (1, "earlier\n")
+
+
+@pytest.mark.parametrize("earlier", ["", "earlier, and longer than what comes" * 1000])
+def test_earlier_results_are_replaced(outrider: Command, source: Path, tmp_path: Path, earlier: str) -> None:
+    output = tmp_path / "out.jsonl"
+    output.write_text(earlier)
+    ran = outrider("generate", "--input", source, "--output", output)
+    assert (ran.code, [line["index"] for line in parsed(output.read_text())]) == (0, [0, 1, 2, 3, 4])
 
 
 def test_the_input_is_not_overwritten(outrider: Command, source: Path) -> None:

@@ -125,7 +125,13 @@ def test_the_help_of_every_setting_is_shown_and_no_flag_is_declared_twice() -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "cannot be read: No such file"), ("{", "is not JSON"), ("\udcff", "is not UTF-8")]
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        ("{", "is not JSON"),
+        ('{"a":' * 100_000, "is not JSON"),
+        ("\udcff", "is not UTF-8"),
+    ],
 )
 def test_a_file_that_holds_no_json_is_bad_usage(
     outrider: Command, tmp_path: Path, content: str | None, message: str

@@ -11,8 +11,8 @@ import pytest
 
 from outrider import Statistics
 from outrider.cli.render import Comparison, StatisticsRow, progress_bar, show_statistics, statistics_rows
-from outrider.cli.terminal import Interrupt, prepare_streams, write_out
-from outrider.errors import OutputError
+from outrider.cli.terminal import Interrupt, prepare_streams, read_prompt, write_out
+from outrider.errors import InputError, OutputError
 
 
 class Terminal(io.StringIO):
@@ -87,6 +87,31 @@ def test_a_character_the_encoding_lacks_is_replaced(monkeypatch: pytest.MonkeyPa
     prepare_streams()
     write_out("né→")
     assert raw.getvalue() == b"n??"
+
+
+def test_a_closed_stderr_is_discarded_and_a_closed_stdout_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    prepare_streams()
+    with sys.stderr:
+        print("gone", file=sys.stderr)
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(OutputError, match="standard output is closed"):
+        prepare_streams()
+
+
+def test_a_closed_stdin_is_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="standard input is closed"):
+        read_prompt()
+
+
+@pytest.mark.parametrize("columns", ["1", "20", "59"])
+def test_a_narrow_terminal_gets_lines_with_every_value(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", columns)
+    show_statistics(ROWS)
+    assert all(f"{row.label}: {row.value}\n" in terminal.getvalue() for row in ROWS)
 
 
 def test_a_full_disk_is_an_output_error(monkeypatch: pytest.MonkeyPatch) -> None:

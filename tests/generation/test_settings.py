@@ -14,6 +14,7 @@ from outrider import RequestSettings
 from outrider.errors import ConfigurationError, InputError
 from outrider.generation.drafting import DraftingKeywords, DraftingOptions
 from outrider.generation.fields import FlagKind, option_flag
+from outrider.generation.model import PromptLike
 from outrider.generation.settings import SettingKeywords
 from outrider.types import CaptureHiddenMode, HiddenTap
 from tests.generation.variants import model
@@ -108,6 +109,9 @@ def test_a_value_of_another_type_is_refused_with_what_is_expected(name: str, val
         ({"logit_bias": {1: math.inf}}, ["logit_bias"]),
         ({"seed": -1, "max_draft_tokens": -1, "logprobs": -1}, ["seed", "max_draft_tokens", "logprobs"]),
         ({"seed": 1 << 63}, ["seed"]),
+        ({"temperature": 10**400, "top_k": 10**30}, ["temperature", "top_k"]),
+        ({"repetition_penalty": 1e300, "frequency_penalty": -1e300}, ["repetition_penalty", "frequency_penalty"]),
+        ({"banned_token_ids": range(4096)}, ["no token to generate"]),
         ({"hidden_states": "some"}, ["hidden_states"]),
         ({"banned_token_ids": [-1], "stop_sequences": [[4096]]}, ["banned_token_ids", "stop_sequences"]),
         ({"allowed_token_ids": [3], "banned_token_ids": [3]}, ["allowed_token_ids"]),
@@ -133,3 +137,16 @@ def test_unknown_names_are_refused() -> None:
         made.generate("x", temprature=1.0)  # type: ignore[call-arg]  # the mistake that is tested
     with pytest.raises(ConfigurationError, match="unknown options with; known are drafter"):
         DraftingOptions.of({"with": 3})
+
+
+@pytest.mark.parametrize("prompt", [None, 5, [1.0, 2.0], ["a"], [[5, 6]], "\ud800"])
+def test_a_prompt_of_another_type_is_refused(prompt: PromptLike) -> None:
+    with pytest.raises(InputError, match=r"the prompt(:| is .*; give text, or whole numbers as token ids)"):
+        model("plain").generate(prompt)
+
+
+def test_any_sequence_of_whole_numbers_is_a_prompt() -> None:
+    made = model("plain")
+    expected = made.generate([5, 6, 7], max_new_tokens=3).token_ids
+    for same in (range(5, 8), (5, 6, 7), bytes([5, 6, 7])):
+        assert made.generate(same, max_new_tokens=3).token_ids == expected

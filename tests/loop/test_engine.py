@@ -8,7 +8,7 @@ from outrider.drafting.builders import ChainBuilder
 from outrider.errors import CapacityError, ClosedError, ConfigurationError, ContextLengthError, InputError
 from outrider.loop.build import EngineOptions
 from outrider.loop.engine import Engine
-from outrider.types import RequestId
+from outrider.types import OutputWants, RequestId, SamplingParams
 from outrider.types.request import Emission, Request
 from tests.support.engines import Outcome, drive, engine_of, outcomes, run
 from tests.support.reference import greedy
@@ -230,3 +230,46 @@ def test_the_smallest_engine() -> None:
     made = engine_of(TARGET, ChainBuilder(DRAFT, K), EngineOptions(1, 1, max_length=2, max_prefill_tokens=1))
     (found,) = run(made, [Request((0,), 5)])
     assert (tuple(found.token_ids), found.reason) == (greedy(TARGET, (0,), 1), "context")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (
+            Request(PROMPTS[0], sampling=SamplingParams(temperature=-1.0, seed=-1)),
+            ["'temperature' is -1", "'seed' is -1"],
+        ),
+        (Request(PROMPTS[0], sampling=SamplingParams(top_k=10**30)), ["'top_k' is"]),
+        (Request(PROMPTS[0], eos_ids=(-1,)), ["'eos_ids' holds -1"]),
+        (Request(PROMPTS[0], wants=OutputWants(logprobs=-1)), ["wants.logprobs is -1"]),
+        (
+            Request(PROMPTS[0], sampling=SamplingParams(allowed_token_ids=(7,), min_new_tokens=1), eos_ids=(7,)),
+            ["nothing but ids that end the output"],
+        ),
+    ],
+)
+def test_a_request_that_would_harm_its_neighbours_is_refused_at_submit(bad: Request, said: list[str]) -> None:
+    made = engine()
+    with pytest.raises(InputError) as raised:
+        made.submit(bad)
+    assert [word for word in said if word not in str(raised.value)] == []
+    assert not made.has_work
+    assert run(made, [request(0)])[0].token_ids == text(0)
+
+
+def test_limits_beyond_every_length_are_no_limits() -> None:
+    made = engine()
+    ids = [
+        made.submit(Request(PROMPTS[0], 9, draft_cap=10**30, wants=OutputWants(logprobs=10**30))),
+        made.submit(Request(PROMPTS[1], 9, sampling=SamplingParams(min_new_tokens=10**30))),
+    ]
+    found = drive(made)
+    assert [found[request_id].token_ids for request_id in ids] == [text(0), text(1)]
+
+
+def test_reading_with_less_than_nothing_left_reads_all() -> None:
+    made = engine()
+    one = made.submit(request(0, 1))
+    made.admit()
+    made.prefill()
+    assert made.read(leave=-1) == [Emission(one, tuple(text(0, 1)), finish_reason="length")]

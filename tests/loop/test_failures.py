@@ -8,6 +8,7 @@ from outrider.drafting.builders import ChainBuilder, DrafterBuilder, TreeBuilder
 from outrider.errors import NonFiniteLogitsError
 from outrider.interfaces import Target
 from outrider.loop.build import EngineOptions
+from outrider.loop.rows import RowSetup, RowStore
 from outrider.types import HiddenTap, RequestId
 from outrider.types.request import Request
 from tests.support.engines import Outcome, drive, engine_of, outcomes, run
@@ -125,6 +126,36 @@ def test_a_prefill_that_raises_cancels_its_requests_and_the_others_go_on(error: 
     assert [found[request_id] for request_id in lost] == [Outcome([], [], "cancelled")] * 2
     for request_id, index in zip((*running, *later), (0, 1, 3, 4), strict=True):
         assert tuple(found[request_id].token_ids) == greedy(SOUND, PROMPTS[index], 12)
+
+
+@pytest.mark.parametrize("error", [out_of_memory(), KeyboardInterrupt()], ids=["memory", "interrupt"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_admission_that_raises_cancels_its_request_and_the_others_go_on(
+    error: BaseException, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its row nor its pages stay taken, wherever in the batch it would have stood."""
+    engine = engine_of(SOUND, builders(SOUND, never_seen())["chain"], EngineOptions(max_batch_size=4, page_size=2))
+    set_row = RowStore.set_row
+    seen: list[int] = []
+
+    def fail(rows: RowStore, row: int, setup: RowSetup) -> None:
+        seen.append(row)
+        if len(seen) == place + 1:
+            raise error
+        set_row(rows, row, setup)
+
+    monkeypatch.setattr(RowStore, "set_row", fail)
+    ids = [engine.submit(Request(prompt, 12)) for prompt in PROMPTS]
+    found: dict[RequestId, Outcome] = {}
+    with pytest.raises(type(error)):
+        engine.admit()
+    assert (engine.num_running, engine.num_waiting) == (place, len(PROMPTS) - place - 1)
+    drive(engine, found)
+    for index, request_id in enumerate(ids):
+        if index == place:
+            assert found[request_id] == Outcome([], [], "cancelled")
+        else:
+            assert tuple(found[request_id].token_ids) == greedy(SOUND, PROMPTS[index], 12)
 
 
 def test_a_round_that_raises_can_be_run_again() -> None:

@@ -109,3 +109,10 @@ class BrokenTargets(FakeTargets):
 
     def refuses(self, checkpoint: Checkpoint) -> str | None:
         raise KeyError("hidden_size")
+
+
+class FaultyTargets(FakeTargets):
+    """A loader that finds the checkpoint itself at fault when it looks at it."""
+
+    def refuses(self, checkpoint: Checkpoint) -> str | None:
+        raise CheckpointError("model.safetensors: not complete; copy it again")

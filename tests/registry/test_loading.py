@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import pytest
 
-from outrider.errors import ConfigurationError, NoLoaderError, PluginError
+from outrider.errors import CheckpointError, ConfigurationError, NoLoaderError, PluginError
 from outrider.interfaces import DraftLoader, TargetLoader
 from outrider.registry import DRAFTS, TARGETS, Group, Registry, describe, load_draft, load_target
-from tests.registry.fakes import CPU, BrokenTargets, FakeDrafts, FakeTargets, NoDraft, write_checkpoint
+from tests.registry.fakes import CPU, BrokenTargets, FakeDrafts, FakeTargets, FaultyTargets, NoDraft, write_checkpoint
 
 T = TypeVar("T")
 
@@ -115,6 +115,23 @@ def test_when_none_fits_a_broken_loader_is_among_the_reasons(tmp_path: Path) -> 
     assert "no module named kernels" in str(caught.value)
     assert "KeyError: 'hidden_size'" in str(caught.value)
     assert "'other': not mine" in str(caught.value)
+
+
+def test_a_faulty_checkpoint_is_told_from_one_that_nobody_recognises(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No package would mend it, so none is advised; a loader that can read it all the same does."""
+    checkpoint = write_checkpoint(tmp_path / "model")
+    targets: dict[str, TargetLoader] = {"other": FakeTargets("other", "not mine"), "reader": FaultyTargets("reader")}
+    registry = OnlyRegistered(targets, {"draft": FakeDrafts("draft", "not mine either")})
+    for read in (partial(load_target, checkpoint, CPU), partial(describe, checkpoint)):
+        with pytest.raises(CheckpointError) as caught:
+            read(registry=registry)
+        assert not isinstance(caught.value, NoLoaderError)
+        assert str(caught.value) == "model.safetensors: not complete; copy it again"
+    assert caplog.text == ""
+    good = OnlyRegistered({**targets, "good": FakeTargets("good")}, {})
+    assert load_target(checkpoint, CPU, registry=good).stack.spec.name == "good"
 
 
 def test_a_description_comes_from_whoever_recognises_it(tmp_path: Path) -> None:

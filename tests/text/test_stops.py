@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -231,3 +232,15 @@ def test_rules_that_end_everything_are_refused_all_at_once() -> None:
     assert "stop string 1 is empty" in message
     assert "stop sequence 0 is empty" in message
     assert "stop sequence 1 is [4, -1]" in message
+
+
+def test_a_long_stop_string_costs_no_more_than_itself() -> None:
+    tracemalloc.start()
+    try:
+        matcher = StopMatcher(StopRules(("b" * 100_000 + "a",)), BYTES)
+        shown = "".join(matcher.feed([token]).text for token in (1, 2, 2, 1))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shown == "abba"
+    assert peak < 1_000_000

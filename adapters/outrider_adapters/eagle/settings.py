@@ -26,7 +26,7 @@ class Settings:
     def __init__(self, config: Config, problems: Problems) -> None:
         self._problems = problems
         self.root = config
-        self.model = config
+        self.model: Config = config
         """The section with the sizes of the transformer: nested where there is one, else the config itself."""
         places = [("", config)]
         for key in _NESTED:

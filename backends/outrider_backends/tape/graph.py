@@ -51,7 +51,7 @@ class TapeGraph:
 
         inputs = {**self._buffers.tensors, **self._attention.tensors}
         what = f"{phase.value} at {key.tokens} tokens of {key.requests} requests"
-        self.tape = Tape.capture(whole, inputs, device=device, what=what, vary=vary)
+        self.tape: Tape = Tape.capture(whole, inputs, device=device, what=what, vary=vary)
         self._check_outputs(what)
 
     def run(

@@ -43,7 +43,7 @@ class Checkpoint:
             ) from error
         self.directory = directory
         self._allow_pickle = allow_pickle
-        self.config = Config.read(directory / "config.json")
+        self.config: Config = Config.read(directory / "config.json")
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ class Interrupt:
     """While entered, the first Ctrl-C sets `requested`, so that a loop can end between rounds; the second one raises."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested: bool = False
         self._installed = False
 
     def __enter__(self) -> Self:

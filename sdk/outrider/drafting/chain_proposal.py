@@ -22,7 +22,7 @@ class ChainLayout:
         """``scratch_slots`` ``None``: those of a draft model, as `TreeShape.chain` has them."""
         nodes = torch.arange(length + 1, device=device)
         shape = TreeShape.chain(length)
-        self.shape = shape if scratch_slots is None else evolve(shape, scratch_slots=scratch_slots)
+        self.shape: TreeShape = shape if scratch_slots is None else evolve(shape, scratch_slots=scratch_slots)
         self._parents = nodes[:-1].expand(num_rows, -1)
         self._depths = nodes.expand(num_rows, -1)
         self._ancestors = (nodes[None, :] <= nodes[:, None]).expand(num_rows, -1, -1)

@@ -10,7 +10,7 @@ from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
 from outrider.interfaces import AttnBackend, BoundDraft, GraphRunner, KVCache
 from outrider.kv import slots_of
 from outrider.planning import PlanCache
-from outrider.types import AttnBatch, DraftOutput, Phase, RowAlignment
+from outrider.types import AttnBatch, DraftOutput, DraftSpec, Phase, RowAlignment
 from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["DraftMemory"]
@@ -27,7 +27,7 @@ class DraftMemory:
         self, draft: BoundDraft, kv: KVCache, attention: AttnBackend, runner: GraphRunner, num_rows: int
     ) -> None:
         self.draft = draft
-        self.spec = draft.spec
+        self.spec: DraftSpec = draft.spec
         self._kv = kv
         self._plans = PlanCache(attention, draft.spec.layers, kv)
         self._runner = runner
@@ -35,8 +35,8 @@ class DraftMemory:
         self._step_body = DraftStepBody(draft)
         spec = draft.spec
         self._reads_tokens = spec.alignment is RowAlignment.SAME
-        self.hidden = torch.zeros(num_rows, spec.hidden_size, dtype=spec.dtype, device=spec.device)
-        self.state = (
+        self.hidden: Tensor = torch.zeros(num_rows, spec.hidden_size, dtype=spec.dtype, device=spec.device)
+        self.state: Tensor | None = (
             None
             if spec.state is None
             else torch.zeros(num_rows, spec.state.width, dtype=spec.state.dtype, device=spec.device)

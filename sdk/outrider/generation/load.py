@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,7 @@ __all__ = ["DTYPES", "load", "plan_drafting", "resolve_directory"]
 
 DEFAULT_PAIR = "tiny"
 AUTO_RUNNER = "auto"
-DTYPES = {
+DTYPES: Mapping[str, torch.dtype | None] = {
     "auto": None,
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,

@@ -47,7 +47,7 @@ class StaticAttention:
             slots.append(BufferSlot("tail_depths", requests, (tail,), torch.int64))
         self._buffers = BufferSet(slots, capacity, device)
         own = self._buffers.tensors
-        self.batch = AttnBatch(
+        self.batch: AttnBatch = AttnBatch(
             query_lens=(queries,) * capacity.requests,
             prefix_lens=own["prefix_lens"],
             page_table=own["page_table"],

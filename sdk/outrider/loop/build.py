@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 import torch
 from attrs import frozen
 
 from outrider.binding import check_attention
 from outrider.drafting.builders import DrafterBuilder, DrafterParts, NoDraftBuilder
 from outrider.drafting.feedback import RoundFeedback
-from outrider.errors import BindError, CapacityError, ConfigurationError, Problems
+from outrider.errors import BindError, ConfigurationError, Problems
 from outrider.interfaces import (
     NUM_RESERVED_PAGES,
     AttnBackend,
@@ -86,23 +83,12 @@ def build_engine(
         ):
             problems.add(problem)
     context = spec.max_positions if options.max_length is None else options.max_length
-    with _enough_memory(options, context):
-        kv_memory = _own_memory(options, context, target, builder) if memory is None else memory
+    kv_memory = _own_memory(options, context, target, builder) if memory is None else memory
     _check_memory(kv_memory, options.max_batch_size, context + builder.slack)
     feedback = RoundFeedback()
     made = builder.build(DrafterParts(options.max_batch_size, target, attention, runner, kv_memory, feedback))
     _check_taps(target, made)
-    with _enough_memory(options, context):
-        kv = kv_memory.cache(spec.layers, spec.dtype)
-        rows = RowStore(
-            num_rows=options.max_batch_size,
-            context_length=context,
-            slack=made.shape.depth + 2,
-            max_stop_ids=options.max_stop_ids,
-            vocab_size=spec.vocab_size,
-            pages=kv_memory.pages,
-            device=spec.device,
-        )
+    kv = kv_memory.cache(spec.layers, spec.dtype)
     core = DecodeCore(
         target=target,
         drafter=made,
@@ -113,6 +99,15 @@ def build_engine(
         body=TargetBody(target, made.taps),
         max_prefill_tokens=options.max_prefill_tokens,
         drafts=made.shape.depth > 0,
+    )
+    rows = RowStore(
+        num_rows=options.max_batch_size,
+        context_length=context,
+        slack=made.shape.depth + 2,
+        max_stop_ids=options.max_stop_ids,
+        vocab_size=spec.vocab_size,
+        pages=kv_memory.pages,
+        device=spec.device,
     )
     in_flight = options.rounds_in_flight
     limits = EngineLimits(
@@ -143,19 +138,6 @@ def _check_options(options: EngineOptions, target: Target) -> None:
             problems.add(f"max_length is {options.max_length}, allowed is 2 to {spec.max_positions} ({spec.name})")
         if len(target.eos_ids) > options.max_stop_ids:
             problems.add(f"{spec.name} has {len(target.eos_ids)} end ids, max_stop_ids is {options.max_stop_ids}")
-
-
-@contextmanager
-def _enough_memory(options: EngineOptions, context: int) -> Generator[None, None, None]:
-    """What an allocation that fails means, and what to do; PyTorch raises its RuntimeError for it."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        reason = (str(error).splitlines() or ["no memory"])[0]
-        raise CapacityError(
-            f"the engine cannot be built: there is no memory for {options.max_batch_size} sequences of {context} tokens in "
-            f"pages of {options.page_size} ({reason}); lower max_batch_size, max_length or page_size, or draft less"
-        ) from error
 
 
 def _check_taps(target: Target, drafter: Drafter) -> None:

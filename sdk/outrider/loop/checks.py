@@ -36,6 +36,8 @@ def check_request(
             problems.add(f"max_new_tokens is {request.max_new_tokens}, at least 1 is needed")
         if request.draft_cap is not None and request.draft_cap < 0:
             problems.add(f"draft_cap is {request.draft_cap}, 0 or more is needed")
+        if request.wants.logprobs is not None and request.wants.logprobs < 0:
+            problems.add(f"wants.logprobs is {request.wants.logprobs}, 0 (the chosen token alone) or more is needed")
         end_ids = eos_ids if request.eos_ids is None else request.eos_ids
         if len(end_ids) > max_stop_ids:
             problems.add(f"{len(end_ids)} end ids, the engine holds {max_stop_ids} (max_stop_ids)")

@@ -246,7 +246,7 @@ class Engine:
 
     def _collect(self, leave: int) -> None:
         """Take in results, oldest first, until at most ``leave`` are under way; frees the rows of finished requests."""
-        while len(self._pending) > leave:
+        while len(self._pending) > max(leave, 0):
             pending = self._pending.popleft()
             rows = pending.wait()
             self._clock.arrived(pending, [row.report for row in rows])

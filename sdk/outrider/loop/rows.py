@@ -59,7 +59,7 @@ class RowStore:
         self._finished = torch.ones(num_rows, dtype=torch.bool, device=device)
         self._draft_caps = self._zeros(num_rows)
         self._position_offsets = self._zeros(num_rows)
-        self.sampling = SamplingRows(num_rows, vocab_size, device)
+        self.sampling: SamplingRows = SamplingRows(num_rows, vocab_size, device)
         # Views of the same rows are asked for round after round; all that can change between rounds is in `sampling`.
         self._views: dict[tuple[int, int], DecodeState] = {}
 

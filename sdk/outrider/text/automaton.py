@@ -39,10 +39,10 @@ class TokenAutomaton:
             InputError: an id outside the vocabulary, a stop id used as a transition, no stop id, or a start state in
                 which nothing is allowed; all faults at once.
         """
-        self.transitions = {state: dict(edges) for state, edges in transitions.items()}
-        self.accepting = frozenset(accepting)
+        self.transitions: dict[int, dict[int, int]] = {state: dict(edges) for state, edges in transitions.items()}
+        self.accepting: frozenset[int] = frozenset(accepting)
         self.vocab_size = vocab_size
-        self.stop_ids = tuple(stop_ids)
+        self.stop_ids: tuple[int, ...] = tuple(stop_ids)
         self.start = start
         with Problems("token automaton", InputError) as problems:
             if not self.stop_ids:

@@ -157,6 +157,9 @@ def refusal(directory: Path) -> str:
         ({"hidden_size": ...}, ["hidden_size", "missing"]),
         ({"hidden_size": "wide"}, ["hidden_size", "'wide'"]),
         ({"dtype": "float8_e4m3fn"}, ["float8_e4m3fn", "bfloat16"]),
+        ({"rms_norm_eps": -1.0}, ["rms_norm_eps", "-1.0"]),
+        ({"max_position_embeddings": 1}, ["max_position_embeddings", "1", "at least 2"]),
+        ({"rope_theta": 0, "rope_parameters": ...}, ["rope_theta", "above 1"]),
         ({"hidden_act": "swoosh", "vocab_size": -1}, ["swoosh", "vocab_size", "-1", "2 problems"]),
     ],
 )
@@ -226,6 +229,12 @@ def test_faults_are_found_before_any_progress(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         LlamaLoader().load(Checkpoint(directory), options)
     assert seen == []
+
+
+def test_a_tokenizer_that_cannot_be_read_is_described(tmp_path: Path) -> None:
+    directory = HubModel("llama").save(tmp_path)
+    (directory / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json: not a readable tokenizer" in refusal(directory)
 
 
 def test_drafts_given_as_targets_are_told_apart(tmp_path: Path) -> None:
