@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as functional
 from attrs import frozen
 from torch import Tensor
 
-from outrider.errors import ConformanceError
 from outrider.interfaces import BoundDraft, Target, UnboundDraft
 from outrider.types import DraftOutput, DraftSpec, StackInputs
 from outrider_adapters.eagle.binding import JoinedWeights, bind_spec, join_weights
+from outrider_adapters.eagle.ends import DraftEnds
 from outrider_adapters.eagle.layer import DraftLayer
-from outrider_adapters.nn import Projection, RmsNorm, Rope, head_logits
+from outrider_adapters.nn import Projection, RmsNorm, Rope
 
 __all__ = ["BoundEagle1", "Eagle1Draft", "Eagle1Weights"]
 
@@ -46,7 +45,7 @@ class Eagle1Draft(UnboundDraft):
         return BoundEagle1(spec, self._weights, join_weights(spec, target, self._embedding, self._head))
 
 
-class BoundEagle1(BoundDraft):
+class BoundEagle1(DraftEnds, BoundDraft):
     """An EAGLE-1 draft with final weights.
 
     There is no final norm: `DraftOutput.hidden` and `DraftOutput.state` are the same tensor, the layer's output, which
@@ -56,45 +55,17 @@ class BoundEagle1(BoundDraft):
     """
 
     def __init__(self, spec: DraftSpec, weights: Eagle1Weights, joined: JoinedWeights) -> None:
-        self._spec, self._weights = spec, weights
-        self._embedding, self._head = joined.embedding, joined.head
-
-    @property
-    def spec(self) -> DraftSpec:
-        """The one source of widths, taps, vocabulary, state and limits."""
-        return self._spec
-
-    @property
-    def embedding(self) -> Tensor:
-        """``[V, H]``; the target's own storage where `DraftSpec.embedding` says so."""
-        return self._embedding
-
-    @property
-    def head(self) -> Tensor:
-        """``[Dv, H]``; the target's own storage where `DraftSpec.head` is the whole of it."""
-        return self._head
-
-    def embed(self, token_ids: Tensor) -> Tensor:
-        """Fresh ``[T, H]`` for target ids ``[T]`` int64. Device only, safe in a capture."""
-        return functional.embedding(token_ids, self._embedding)
+        super().__init__(spec, joined)
+        self._weights = weights
 
     def extend(self, embeds: Tensor, features: Tensor | None, inputs: StackInputs) -> DraftOutput:
         """Run verified rows on the target's ``features [T, H]``; see `BoundDraft.extend`."""
-        if features is None:
-            raise ConformanceError(
-                f"draft '{self._spec.name}' is fed {self._spec.feature_width} target features, got none"
-            )
-        return self._run(embeds, features, inputs)
+        fed = self._given(features, f"{self._spec.feature_width} target features")
+        return self._run(embeds, fed, inputs)
 
     def step(self, embeds: Tensor, state: Tensor | None, inputs: StackInputs) -> DraftOutput:
         """Run drafted rows on the previous step's ``state``, in the place of a feature; see `BoundDraft.step`."""
-        if state is None:
-            raise ConformanceError(f"draft '{self._spec.name}' is fed the state of the step before, got none")
-        return self._run(embeds, state, inputs)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Fresh ``[R, Dv]`` of `DraftOutput.hidden` rows ``[R, H]``. Device only, safe in a capture."""
-        return head_logits(hidden, self._head)
+        return self._run(embeds, self._given(state, "the state of the step before"), inputs)
 
     def _run(self, embeds: Tensor, feature: Tensor, inputs: StackInputs) -> DraftOutput:
         weights = self._weights
