@@ -10,7 +10,7 @@
     │   └── PluginError        an installed implementation cannot be imported or created
     ├── InputError             a request, prompt or input file is not valid
     │   └── ContextLengthError the prompt leaves no room for a new token
-    ├── CapacityError          the KV memory can never hold the request
+    ├── CapacityError          the KV memory can never hold the request, or the device cannot hold the KV memory
     ├── NonFiniteLogitsError   a model produced NaN or infinite logits for one request
     ├── RequestFailedError     one or more requests of a batch failed; carries the completions
     ├── OutputError            a result cannot be written
@@ -83,7 +83,7 @@ class ContextLengthError(InputError):
 
 
 class CapacityError(OutriderError):
-    """The KV memory can never hold the request, however long it waits."""
+    """The KV memory can never hold the request, however long it waits; or the device cannot hold the KV memory."""
 
 
 class NonFiniteLogitsError(OutriderError):

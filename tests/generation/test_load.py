@@ -38,3 +38,8 @@ def test_sizes_beyond_the_memory_say_what_to_lower(options: EngineOptions) -> No
         CapacityError, match=r"no memory for the KV of .* lower max_batch_size, max_length or page_size"
     ):
         load(options=options)
+
+
+def test_drafts_beyond_every_sequence_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="draft fewer"):
+        load(num_draft_tokens=10**30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 from torch import Tensor
@@ -48,16 +49,18 @@ def test_memory_is_flat(builder: DrafterBuilder | None) -> None:
     tracemalloc.start()
     try:
         rounds(engine, 20)
-        gc.collect()
-        first = tracemalloc.get_traced_memory()[0]
-        rounds(engine, 220)
-        gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - first
+        sizes: list[int] = []
+        for _ in range(3):
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+            rounds(engine, 110)
+        # A leak shows in every stretch; Python's own caches may grow in one of them, in a process that ran other tests.
+        grown = min(after - start for start, after in pairwise(sizes))
     finally:
         tracemalloc.stop()
     # A result or two more may be under way than before; a leak of one tensor a round would be hundreds.
     assert tensors() - before < 20
-    assert grown < 30_000, f"{grown} bytes in 220 rounds"
+    assert grown < 15_000, f"{grown} bytes in 110 rounds"
 
 
 def test_a_leak_of_one_tensor_a_round_would_show() -> None:

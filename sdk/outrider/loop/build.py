@@ -29,6 +29,7 @@ __all__ = ["EngineOptions", "build_engine"]
 
 _CPU_KV_BYTES = 4 << 30
 _CUDA_KV_SHARE = 0.8
+_MOST_SLACK = 1 << 30
 
 
 @frozen
@@ -71,7 +72,7 @@ def build_engine(
     options = EngineOptions() if options is None else options
     builder: DrafterBuilder = NoDraftBuilder() if drafter is None else drafter
     spec = target.stack.spec
-    _check_options(options, target)
+    _check_options(options, target, builder)
     with Problems(f"attention backend and target '{spec.name}' do not fit", BindError) as problems:
         for problem in check_attention(
             attention.capabilities,
@@ -121,7 +122,7 @@ def build_engine(
     return Engine(core, rows, kv_memory.pages, limits, feedback)
 
 
-def _check_options(options: EngineOptions, target: Target) -> None:
+def _check_options(options: EngineOptions, target: Target, builder: DrafterBuilder) -> None:
     spec = target.stack.spec
     with Problems("the engine cannot be built", ConfigurationError) as problems:
         for name, value in (
@@ -136,6 +137,10 @@ def _check_options(options: EngineOptions, target: Target) -> None:
             problems.add(f"rounds_in_flight is {options.rounds_in_flight}, 0 (read at once) or more is needed")
         if options.max_length is not None and not 2 <= options.max_length <= spec.max_positions:
             problems.add(f"max_length is {options.max_length}, allowed is 2 to {spec.max_positions} ({spec.name})")
+        if builder.slack > _MOST_SLACK:
+            problems.add(
+                f"a round would write {builder.slack} tokens past a sequence, at most {_MOST_SLACK}; draft fewer"
+            )
         if len(target.eos_ids) > options.max_stop_ids:
             problems.add(f"{spec.name} has {len(target.eos_ids)} end ids, max_stop_ids is {options.max_stop_ids}")
 
