@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import shutil
+from pathlib import Path
 
-from outrider import EngineOptions, load
+import pytest
+from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType] - PathLike is left bare
+
+from outrider import EngineOptions, load, registry
 from outrider.errors import CapacityError, CheckpointError, ConfigurationError
 
 
@@ -43,3 +48,25 @@ def test_sizes_beyond_the_memory_say_what_to_lower(options: EngineOptions) -> No
 def test_drafts_beyond_every_sequence_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="draft fewer"):
         load(num_draft_tokens=10**30)
+
+
+def test_what_loaders_chose_is_told(tmp_path: Path) -> None:
+    pair = registry.pair("tiny")
+    target = tmp_path / "target"
+    shutil.copytree(pair.target, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 100}))
+    model = load(target, pair.drafts[0])
+    assert any(note.startswith("target: ") and "100" in note and "8" in note for note in model.notes)
+    assert any(note.startswith("draft: ") for note in model.notes)
+
+
+def test_a_draft_with_nan_weights_is_refused_by_name(tmp_path: Path) -> None:
+    pair = registry.pair("tiny")
+    draft = tmp_path / "draft"
+    shutil.copytree(pair.drafts[0], draft)
+    tensors = load_file(draft / "model.safetensors")
+    tensors["fc.weight"][3, 5] = float("nan")
+    save_file(tensors, draft / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"'fc\.weight' holds NaN"):
+        load(pair.target, draft)

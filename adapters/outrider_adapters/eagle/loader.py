@@ -139,7 +139,7 @@ def _check_kind(checkpoint: Checkpoint, kind: str, refusal: str | None) -> str:
 
 
 def _weight_loader(checkpoint: Checkpoint, options: LoadOptions, dtype: torch.dtype) -> WeightLoader:
-    loader = WeightLoader(checkpoint.reader(), options.device, dtype, options.progress)
+    loader = WeightLoader(checkpoint.reader(), options.device, dtype, options.progress, finite=True)
     scoped = loader.scope("", "model.", "draft_model.", "draft_model.model.")
     scoped.ignore(*_VOCABULARY_MAPS)
     scoped.ignore_ending(".rotary_emb.inv_freq")

@@ -43,8 +43,17 @@ class WeightLoader:
     """
 
     def __init__(
-        self, reader: TensorReader, device: torch.device, dtype: torch.dtype, progress: LoadProgress | None = None
+        self,
+        reader: TensorReader,
+        device: torch.device,
+        dtype: torch.dtype,
+        progress: LoadProgress | None = None,
+        finite: bool = False,
     ) -> None:
+        """``finite``: NaN and infinite weights are faults. It reads every weight once more: for drafts, whose bad weights
+        show in nothing but a low acceptance; a target's show in its logits.
+        """
+        self._finite = finite
         self._account = _Account(reader, device, dtype, progress, len(reader.unused), [])
         self._prefixes: tuple[str, ...] = ("",)
 
@@ -172,6 +181,8 @@ class WeightLoader:
             account.reader.ignore(full)
             return
         into.copy_(account.reader.take(full))
+        if self._finite and into.dtype.is_floating_point and not bool(into.isfinite().all()):
+            account.problems.append(f"tensor '{full}' holds NaN or infinite values as {_dtype_name(into.dtype)}")
         account.done += 1
         if account.progress is not None:
             account.progress(account.done, account.total)

@@ -136,6 +136,10 @@ def generate_command(
         results = None if path is None else stack.enter_context(ResultFile(path))
         model = models.load(EngineOptions().max_batch_size if prompt is None else 1)
         stack.callback(model.close)
+        if models.target is not None or models.draft not in ("auto", "none"):
+            # Of the embedded pair there is nothing to know.
+            for note in model.notes:
+                click.echo(f"note: {note}", err=True)
         job = Job(model, plan.verifier, wanted, lines, keep_going, results, source, path)
         job.run(compare)
 

@@ -76,7 +76,12 @@ def load(
         runner=_runner(runner, place),
         verifier=plan.verifier.verifier,
         options=options,
+        notes=_notes("target", loaded.notes) + (() if bound is None else _notes("draft", bound.spec.notes)),
     )
+
+
+def _notes(what: str, notes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{what}: {note}" for note in notes)
 
 
 def plan_drafting(target: str | Path | None, draft: str | Path | None, drafting: DraftingOptions) -> DraftPlan:

@@ -80,6 +80,7 @@ class SpeculativeModel:
         runner: Callable[[], GraphRunner],
         verifier: Verifier | None = None,
         options: EngineOptions | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         """``runner`` makes a fresh runner for each engine. ``verifier`` ``None`` is `ExactVerifier`."""
         self.target = target
@@ -87,6 +88,8 @@ class SpeculativeModel:
         self._attention = attention
         self._runner = runner
         self._verifier = verifier
+        self.notes: tuple[str, ...] = tuple(notes)
+        """Choices that loaders made where a checkpoint is silent or contradicts itself, each with its reason."""
         self._options = EngineOptions() if options is None else options
         self._grammars: ConstraintFactory | None = None
         self.engine: Engine = build_engine(
