@@ -82,19 +82,6 @@ def test_a_move_one_by_one_would_be_seen() -> None:
     assert not torch.equal(keys[11], keys[10])
 
 
-def test_clear_zeroes_exactly_its_slots_even_of_nan() -> None:
-    cache = filled(MIXED)
-    slots = torch.tensor([8, 23])
-    for layer in range(len(MIXED)):
-        cache.keys(layer)[8] = torch.nan
-    before = [cache.values(i).clone() for i in range(len(MIXED))]
-    cache.clear(slots)
-    for layer, values in enumerate(before):
-        assert not cache.keys(layer)[slots].any()
-        values[slots] = 0
-        assert torch.equal(cache.values(layer), values)
-
-
 def test_storage_of_equal_layers_is_one_tensor_and_fresh_memory_is_zero() -> None:
     cache = PagedKVCache(MIXED, NUM_PAGES, PAGE_SIZE, torch.bfloat16, CPU)
     assert cache.keys(0).untyped_storage().data_ptr() == cache.values(2).untyped_storage().data_ptr()

@@ -13,9 +13,10 @@ from outrider.interfaces import Verifier
 from outrider.sampling import NodePaths, coupled_scores, warp_logits
 from outrider.sampling.noise import exponential_noise
 from outrider.types import Acceptance, DecodeState, DraftVocab, Proposal, SamplingParams
-from outrider.verification import BlockVerifier, ExactVerifier, GreedyVerifier, RejectionVerifier
+from outrider.verification import BlockVerifier, ExactVerifier, RejectionVerifier
 from tests.sampling.test_warp import PARAMS, STOPS, V
 from tests.sampling.toys import chain, decode_state, ints, reference_warp, rows_of, tree
+from tests.verification.greedy import GreedyVerifier
 
 MODEL = torch.randn(V, V, generator=torch.Generator().manual_seed(5)) * 2
 """Logits after each token; histories enter through the penalties."""

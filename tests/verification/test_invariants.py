@@ -19,12 +19,12 @@ from outrider.types import Acceptance, DecodeState, DraftDistribution, Proposal,
 from outrider.verification import (
     BlockVerifier,
     ExactVerifier,
-    GreedyVerifier,
     RejectionVerifier,
     TypicalVerifier,
 )
 from tests.sampling.test_warp import PARAMS, STOPS, V
 from tests.sampling.toys import chain, decode_state, ints, rows_of, tree
+from tests.verification.greedy import GreedyVerifier
 from tests.verification.test_exact import PARENTS, check_invariants, emitted
 
 VERIFIERS: list[Verifier] = [

@@ -8,8 +8,9 @@ from attrs import evolve
 
 from outrider.errors import ConfigurationError
 from outrider.types import SamplingParams
-from outrider.verification import ExactVerifier, GreedyVerifier, TypicalVerifier
+from outrider.verification import ExactVerifier, TypicalVerifier
 from tests.sampling.toys import ints, path_tokens
+from tests.verification.greedy import GreedyVerifier
 from tests.verification.test_invariants import case
 
 

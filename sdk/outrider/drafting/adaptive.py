@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from attrs import frozen
 
-from outrider.drafting.builders import DrafterParts
+from outrider.drafting.builders import DrafterParts, ModelDraftBuilder
 from outrider.drafting.chain import ChainDrafter
 from outrider.drafting.choosing import ProposalMode
 from outrider.drafting.length_policy import LengthPolicy
 from outrider.drafting.memory import DraftMemory
 from outrider.drafting.none import NoDrafter
 from outrider.errors import ConfigurationError, Problems
-from outrider.interfaces import BoundDraft, Drafter
-from outrider.types import AttentionSpec, HiddenTap, Proposal, TreeShape
+from outrider.interfaces import Drafter
+from outrider.types import HiddenTap, Proposal, TreeShape
 from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["AdaptiveChainBuilder", "AdaptiveChainDrafter"]
@@ -56,10 +55,9 @@ class AdaptiveChainDrafter:
 
 
 @frozen(eq=False)
-class AdaptiveChainBuilder:
+class AdaptiveChainBuilder(ModelDraftBuilder):
     """Chains of 0 to ``max_length`` tokens from ``draft``. ``costs``: see `LengthPolicy`."""
 
-    draft: BoundDraft
     max_length: int
     mode: ProposalMode = ProposalMode.COUPLED
     costs: tuple[float, ...] | None = None
@@ -73,11 +71,6 @@ class AdaptiveChainBuilder:
     def needs_tree(self) -> bool:
         """A chain is causal."""
         return False
-
-    @property
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
-        """Those of the draft."""
-        return self.draft.spec.layers, self.draft.spec.dtype
 
     def build(self, parts: DrafterParts) -> Drafter:
         """A drafter that listens to how its rounds go."""

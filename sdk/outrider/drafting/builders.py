@@ -24,6 +24,7 @@ __all__ = [
     "ChainBuilder",
     "DrafterBuilder",
     "DrafterParts",
+    "ModelDraftBuilder",
     "ModelFreeDrafter",
     "NoDraftBuilder",
     "StaticTreeBuilder",
@@ -132,10 +133,21 @@ class NoDraftBuilder:
 
 
 @frozen(eq=False)
-class ChainBuilder:
-    """Chains of ``length`` tokens from ``draft``."""
+class ModelDraftBuilder:
+    """What builders of drafters over one draft model share."""
 
     draft: BoundDraft
+
+    @property
+    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
+        """Those of the draft."""
+        return self.draft.spec.layers, self.draft.spec.dtype
+
+
+@frozen(eq=False)
+class ChainBuilder(ModelDraftBuilder):
+    """Chains of ``length`` tokens from ``draft``."""
+
     length: int
     mode: ProposalMode = ProposalMode.COUPLED
 
@@ -149,11 +161,6 @@ class ChainBuilder:
         """A chain is causal."""
         return False
 
-    @property
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
-        """Those of the draft."""
-        return self.draft.spec.layers, self.draft.spec.dtype
-
     def build(self, parts: DrafterParts) -> Drafter:
         """A chain drafter."""
         with Problems("the chain cannot be drafted", ConfigurationError) as problems:
@@ -164,10 +171,9 @@ class ChainBuilder:
 
 
 @frozen(eq=False)
-class TreeBuilder:
+class TreeBuilder(ModelDraftBuilder):
     """Dynamic EAGLE-2 trees: ``width`` nodes a level, ``depth`` levels, the best ``num_tokens`` candidates."""
 
-    draft: BoundDraft
     width: int
     depth: int
     num_tokens: int
@@ -182,11 +188,6 @@ class TreeBuilder:
     def needs_tree(self) -> bool:
         """Siblings must not see each other."""
         return True
-
-    @property
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
-        """Those of the draft."""
-        return self.draft.spec.layers, self.draft.spec.dtype
 
     def build(self, parts: DrafterParts) -> Drafter:
         """A tree drafter."""
@@ -216,10 +217,9 @@ class TreeBuilder:
 
 
 @frozen(eq=False)
-class StaticTreeBuilder:
+class StaticTreeBuilder(ModelDraftBuilder):
     """A fixed tree: ``parents[i - 1]`` is the parent of node i, 0 the root; nodes level by level."""
 
-    draft: BoundDraft
     parents: tuple[int, ...]
     mode: ProposalMode = ProposalMode.COUPLED
 
@@ -232,11 +232,6 @@ class StaticTreeBuilder:
     def needs_tree(self) -> bool:
         """Siblings must not see each other."""
         return True
-
-    @property
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype]:
-        """Those of the draft."""
-        return self.draft.spec.layers, self.draft.spec.dtype
 
     def build(self, parts: DrafterParts) -> Drafter:
         """A drafter of this tree."""

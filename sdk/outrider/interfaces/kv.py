@@ -54,11 +54,6 @@ class KVCache(Protocol):
         """
         ...
 
-    @abstractmethod
-    def clear(self, slots: Tensor) -> None:
-        """Zero ``slots [M]`` int64 in every layer (after a request that produced NaN)."""
-        ...
-
 
 class PageAllocator(Protocol):
     """Which pages belong to which row. Host-side bookkeeping with a page table on the device."""

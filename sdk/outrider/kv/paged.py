@@ -17,8 +17,8 @@ __all__ = ["PagedKVCache"]
 class PagedKVCache:
     """Keys and values of one model in ``num_pages`` pages of ``page_size`` slots, reserved pages included.
 
-    Layers of equal shape share one tensor ``[layers, 2, num_slots, num_kv_heads, head_dim]``, so `move` and `clear`
-    are one operation over all of them. Fresh memory is zero. Nothing here synchronises; every method that changes
+    Layers of equal shape share one tensor ``[layers, 2, num_slots, num_kv_heads, head_dim]``, so `move` is
+    one operation over all of them. Fresh memory is zero. Nothing here synchronises; every method that changes
     the memory is device only and safe in a capture.
 
     Raises:
@@ -97,8 +97,3 @@ class PagedKVCache:
         """
         for planes in self._planes:
             planes.index_copy_(1, destinations, planes.index_select(1, sources))
-
-    def clear(self, slots: Tensor) -> None:
-        """Zero ``slots [M]`` int64 in every layer. Device only, capture-safe."""
-        for planes in self._planes:
-            planes.index_fill_(1, slots, 0)

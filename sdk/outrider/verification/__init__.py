@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from outrider.verification.block import BlockVerifier
 from outrider.verification.exact import ExactVerifier
-from outrider.verification.greedy import GreedyVerifier
 from outrider.verification.rejection import RejectionVerifier
 from outrider.verification.typical import TypicalVerifier
 from outrider.verification.walk import follow_choices
@@ -12,7 +11,6 @@ from outrider.verification.walk import follow_choices
 __all__ = [
     "BlockVerifier",
     "ExactVerifier",
-    "GreedyVerifier",
     "RejectionVerifier",
     "TypicalVerifier",
     "follow_choices",

@@ -1,4 +1,4 @@
-"""Greedy verification: the target's most probable token decides at every node."""
+"""A verifier for greedy requests alone, as a reference: the target's most probable token decides at every node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GreedyVerifier:
         """Greedy output is the target's own."""
         return "same tokens"
 
-    def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:  # noqa: ARG002
+    def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted path for ``logits [B, N + 1, V]``; NaN anywhere in a row shows in its maximum."""
         best, choice = logits.max(dim=-1)
         return follow_choices(proposal, choice, best.isfinite())
