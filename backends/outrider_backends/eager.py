@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from outrider.errors import ClosedError
+from outrider.graphs import RunnerOptions, wanted_rows
 from outrider.interfaces import AttnPlanner, GraphBody, RoundStep
 from outrider.types import (
     AttnBatch,
+    BodyCalls,
     DispatchReport,
+    GraphSizes,
     Phase,
     PhaseShape,
     RefusalReason,
@@ -38,6 +41,11 @@ class EagerRunner:
     def report(self) -> DispatchReport:
         """How often each phase ran; live."""
         return self._report
+
+    @property
+    def sizes(self) -> GraphSizes:
+        """None: nothing is captured."""
+        return GraphSizes()
 
     def capture(
         self,
@@ -68,6 +76,7 @@ class EagerRunner:
         inputs: Mapping[str, Tensor],
         batch: AttnBatch,
         planner: AttnPlanner,
+        rows: Tensor | None = None,
     ) -> Mapping[str, Tensor]:
         """Outputs of ``body`` for ``inputs`` themselves, attending through a plan for ``batch``.
 
@@ -76,9 +85,9 @@ class EagerRunner:
         """
         if self._closed:
             self._check_open(f"run {phase.value}")
-        outputs = body(inputs, planner.plan(batch).attend)
+        outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
         self._ran[phase, "eager"] += 1
-        return outputs
+        return wanted_rows(body.outputs, outputs, rows)
 
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
         """What ``step`` gives, run directly; its phases come to `run`.
@@ -87,7 +96,7 @@ class EagerRunner:
             ClosedError: the runner is closed.
         """
         self._check_open("run a round")
-        return step(shape.max_length)
+        return step(shape)
 
     def close(self) -> None:
         """A later `run` or `capture` raises `ClosedError`. May be called twice; the report stays readable."""
@@ -98,6 +107,6 @@ class EagerRunner:
             raise ClosedError(f"cannot {verb}: the eager runner was closed; build a new one")
 
 
-def create() -> EagerRunner:
+def create(options: RunnerOptions) -> EagerRunner:  # noqa: ARG001 - it captures nothing at any size
     """A new eager runner (entry point ``outrider.runners``)."""
     return EagerRunner()

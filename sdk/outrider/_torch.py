@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "GraphPool",
     "float_rows",
     "int_rows",
     "new_event",
+    "new_stream",
+    "on_device_of",
     "vector_norm",
 ]
 
@@ -37,6 +40,27 @@ def int_rows(x: Tensor) -> list[list[int]]:
 def new_event() -> torch.cuda.Event:
     """A CUDA event, not yet recorded."""
     return torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves its constructor unannotated
+
+
+def new_stream(device: torch.device) -> torch.cuda.Stream:
+    """A new CUDA stream on ``device``."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves its constructor unannotated
+
+
+class GraphPool:
+    """Memory that CUDA graphs share, and how a capture into it begins."""
+
+    def __init__(self) -> None:
+        self._handle = torch.cuda.graph_pool_handle()
+
+    def begin(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Begin capturing the current stream into ``graph``; work of other threads on the card goes on meanwhile."""
+        graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
+
+
+def on_device_of(x: Tensor) -> torch.cuda.device_of:
+    """A context in which the CUDA device of ``x`` is the current one; nothing changes where ``x`` is on no such device."""
+    return torch.cuda.device_of(x)  # type: ignore[no-untyped-call]  # torch leaves its constructor unannotated
 
 
 def float_rows(x: Tensor) -> list[list[float]]:

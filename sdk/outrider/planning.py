@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from attrs import evolve, frozen
@@ -20,7 +21,15 @@ _LENGTH_STEP = 64
 
 _CAPACITY = 64
 
-_Key = tuple[int, int, int, bool, int, int, int]
+
+class _Key(NamedTuple):
+    requests: int
+    queries: int
+    tail: int | None
+    depths: bool
+    length: int
+    page_table: int
+    pages: int
 
 
 @frozen(eq=False)
@@ -30,13 +39,24 @@ class _Kept:
     batch: AttnBatch
     plan: AttnPlan
 
+    def filled(self, batch: AttnBatch) -> AttnPlan:
+        """The plan for ``batch``, of the same sizes. Device only, safe in a capture."""
+        own = self.batch
+        own.prefix_lens.copy_(batch.prefix_lens)
+        own.slots.copy_(batch.slots)
+        _fill(own.tail_mask, batch.tail_mask)
+        _fill(own.query_depths, batch.query_depths)
+        _fill(own.tail_depths, batch.tail_depths)
+        self.plan.refresh()
+        return self.plan
+
 
 class PlanCache:
     """Plans of one model on one backend. Batches of equal sizes share a plan, whose buffers are filled anew each time.
 
     Building a plan costs as much as several layers of a small model; refreshing one, a few operators. Prompts, whose
     lengths differ from batch to batch, get plans of their own. The least recently used plans are dropped, but for those that
-    a CUDA graph was captured with.
+    a graph was captured with.
     """
 
     def __init__(self, attention: AttnBackend, layers: Sequence[AttentionSpec], kv: KVCache) -> None:
@@ -45,7 +65,8 @@ class PlanCache:
         self._kv = kv
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._pinned: dict[_Key, _Kept] = {}
-        self._on_cuda = self.device.type == "cuda"
+        self._any_length = attention.capabilities.any_length
+        self._page_size = kv.page_size
 
     @property
     def capabilities(self) -> AttnCapabilities:
@@ -55,7 +76,7 @@ class PlanCache:
     @property
     def page_size(self) -> int:
         """Slots per page of the KV memory."""
-        return self._kv.page_size
+        return self._page_size
 
     @property
     def device(self) -> torch.device:
@@ -68,47 +89,49 @@ class PlanCache:
 
     def plan(self, batch: AttnBatch) -> AttnPlan:
         """A plan for ``batch``, refreshed; valid until the next call with a batch of the same sizes. No synchronisation."""
-        queries = batch.uniform_queries
-        if queries is None or batch.host_prefix_lens is not None:
+        key = self._key(batch)
+        if key is None:
             return self._attention.plan(batch, self._layers, self._kv)
-        length = -(-batch.max_length // _LENGTH_STEP) * _LENGTH_STEP
-        tail = 0 if batch.tail_mask is None else batch.tail_mask.shape[2]
-        pages = batch.page_table
-        key = (
-            len(batch.query_lens),
-            queries,
-            tail,
-            batch.tail_depths is None,
-            length,
-            pages.data_ptr(),
-            pages.shape[1],
-        )
-        kept = self._kept.get(key)
-        if self._on_cuda and torch.cuda.is_current_stream_capturing():
-            # The graph will read and write this plan's buffers for as long as it lives.
-            kept = kept or self._pinned.get(key)
-            if kept is None:
-                raise CaptureError(
-                    f"no attention plan of sizes {key} was built before the capture; run it directly first"
-                )
-            self._pinned[key] = kept
-        kept = kept or self._pinned.get(key)
+        kept = self._find(key)
         if kept is None:
-            kept = self._build(batch, length)
+            kept = self._build(batch, key.length)
             self._kept[key] = kept
             if len(self._kept) > _CAPACITY:
                 self._kept.popitem(last=False)
             return kept.plan
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        own = kept.batch
-        own.prefix_lens.copy_(batch.prefix_lens)
-        own.slots.copy_(batch.slots)
-        _fill(own.tail_mask, batch.tail_mask)
-        _fill(own.query_depths, batch.query_depths)
-        _fill(own.tail_depths, batch.tail_depths)
-        kept.plan.refresh()
-        return kept.plan
+        return kept.filled(batch)
+
+    def captured_plan(self, batch: AttnBatch) -> AttnPlan:
+        """The kept plan for ``batch``, filled and refreshed inside a capture, and kept from now on."""
+        key = self._key(batch)
+        kept = None if key is None else self._find(key)
+        if key is None or kept is None:
+            raise CaptureError(
+                f"no attention plan was built before the capture for {batch.num_requests} requests of {batch.query_lens[:1]} "
+                f"queries, up to {batch.max_length} positions; run the round directly first"
+            )
+        self._pinned[key] = kept
+        return kept.filled(batch)
+
+    def _key(self, batch: AttnBatch) -> _Key | None:
+        """What batches have in common that share a plan; ``None`` for those that share none."""
+        queries = batch.uniform_queries
+        if queries is None or batch.host_prefix_lens is not None:
+            return None
+        pages = batch.page_table
+        length = -(-batch.max_length // _LENGTH_STEP) * _LENGTH_STEP
+        if self._any_length:
+            length = max(length, pages.shape[1] * self._page_size)
+        tail = None if batch.tail_mask is None else batch.tail_mask.shape[2]
+        has_depths = batch.tail_depths is not None
+        return _Key(len(batch.query_lens), queries, tail, has_depths, length, pages.data_ptr(), pages.shape[1])
+
+    def _find(self, key: _Key) -> _Kept | None:
+        kept = self._kept.get(key)
+        if kept is None:
+            return self._pinned.get(key)
+        self._kept.move_to_end(key)
+        return kept
 
     def _build(self, batch: AttnBatch, length: int) -> _Kept:
         own = evolve(

@@ -8,16 +8,20 @@ import torch
 from torch import Tensor
 
 from outrider.errors import ClosedError
+from outrider.graphs import RunnerOptions
 from outrider.interfaces import AttnPlan, GraphRunner
 from outrider.types import (
-    Attend,
     AttnBatch,
+    Axis,
+    BodyCalls,
     BufferSlot,
+    GraphSizes,
     Phase,
     PhaseShape,
     RefusalReason,
     Refused,
     RequestCount,
+    Role,
     TokenCount,
 )
 from outrider_backends.eager import EagerRunner, create
@@ -31,9 +35,23 @@ class Body:
     inputs: tuple[BufferSlot, ...] = ()
     outputs: tuple[BufferSlot, ...] = ()
 
-    def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
+    def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
         x = buffers["x"]
-        return {"x": x, "y": attend(0, x, x, x)}
+        return {"x": x, "y": calls.attend(0, x, x, x)}
+
+
+class RowsBody(Body):
+    """Doubles rows; a number for each request, and one for all, beside them."""
+
+    outputs = (
+        BufferSlot("y", Axis.TOKENS, (2,), torch.float32),
+        BufferSlot("z", Axis.TOKENS, (), torch.int64, leading=(3,)),
+        BufferSlot("all", Axis.NONE, (1,), torch.float32),
+    )
+
+    def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
+        x = buffers["x"]
+        return {"y": 2 * x, "z": torch.arange(x.shape[0]).expand(3, -1), "all": x.sum().view(1)}
 
 
 def no_plan(batch: AttnBatch) -> AttnPlan:
@@ -41,7 +59,7 @@ def no_plan(batch: AttnBatch) -> AttnPlan:
 
 
 def test_runs_the_body_on_the_inputs_themselves() -> None:
-    runner: GraphRunner = create()
+    runner: GraphRunner = EagerRunner()
     x = torch.randn(3, 2)
     planner = FixedPlanner()
     outputs = runner.run(Phase.TARGET_DECODE, Body(), {"x": x}, BATCH, planner)
@@ -50,8 +68,27 @@ def test_runs_the_body_on_the_inputs_themselves() -> None:
     assert planner.planned == [BATCH]
 
 
+def test_rows_wanted_are_picked_of_outputs_that_count_tokens() -> None:
+    runner, x = EagerRunner(), torch.randn(6, 2)
+    rows = torch.tensor([1, 5])
+    outputs = runner.run(Phase.DRAFT_EXTEND, RowsBody(), {"x": x}, uniform_batch(2, 3), FixedPlanner(), rows)
+    assert torch.equal(outputs["y"], 2 * x[rows])
+    assert torch.equal(outputs["z"], rows.expand(3, -1))
+    assert torch.equal(outputs["all"], x.sum().view(1))
+
+
+def test_outside_is_run_at_once() -> None:
+    class Reading(Body):
+        def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
+            return {"y": calls.outside(lambda x, ids: x[ids == ids.max()].sum() * x, buffers["x"], buffers["ids"])}
+
+    x, ids = torch.randn(3, 2), torch.tensor([1, 3, 3])
+    outputs = EagerRunner().run(Phase.TARGET_DECODE, Reading(), {"x": x, "ids": ids}, BATCH, FixedPlanner())
+    assert torch.equal(outputs["y"], x[1:].sum() * x)
+
+
 def test_report_counts_what_ran_and_no_refusals() -> None:
-    runner = create()
+    runner = EagerRunner()
     x = {"x": torch.zeros(1)}
     assert runner.capture(Phase.DRAFT_STEP, Body(), [SHAPE], FixedPlanner(no_plan)) == ()
     answer = runner.admit(Phase.DRAFT_STEP, SHAPE)
@@ -63,17 +100,23 @@ def test_report_counts_what_ran_and_no_refusals() -> None:
     assert runner.report.runner == "eager"
     assert dict(runner.report.ran) == {(Phase.DRAFT_STEP, "eager"): 2, (Phase.TARGET_VERIFY, "eager"): 1}
     assert not runner.report.refused
+    assert not runner.report.captured
+    assert runner.sizes == GraphSizes()
 
 
 def test_a_body_that_fails_is_not_counted() -> None:
-    runner = create()
+    runner = EagerRunner()
     with pytest.raises(KeyError):
         runner.run(Phase.ROUND, Body(), {}, BATCH, FixedPlanner())
     assert not runner.report.ran
 
 
+def test_made_whatever_is_asked_of_graphs() -> None:
+    assert create(RunnerOptions(role=Role.DECODE)).sizes == GraphSizes()
+
+
 def test_closed() -> None:
-    runner = create()
+    runner = EagerRunner()
     runner.close()
     runner.close()
     with pytest.raises(ClosedError, match="cannot run target decode: the eager runner was closed"):
@@ -85,7 +128,7 @@ def test_closed() -> None:
 
 def test_costs_next_to_nothing() -> None:
     class Empty(Body):
-        def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
+        def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
             return {}
 
     runner, body, planner, inputs = EagerRunner(), Empty(), FixedPlanner(), dict[str, Tensor]()

@@ -20,9 +20,11 @@ from outrider import ChainBuilder, EngineOptions, RequestSettings, SpeculativeMo
 from outrider.checkpoint import Checkpoint
 from outrider.cli import main
 from outrider.errors import NonFiniteLogitsError
-from outrider.generation.drafting import DraftingOptions
+from outrider.generation.drafting import AUTO, DraftingOptions
+from outrider.generation.load import runner_options
 from outrider.generation.model import Prompt, PromptLike
-from outrider.interfaces import AttnBackend, LoadOptions, ModelPair, Target
+from outrider.interfaces import AttnBackend, GraphRunner, LoadOptions, ModelPair, Target
+from outrider.types import Role
 
 Spoil = Callable[[Iterator[TextDelta]], Iterator[TextDelta]]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
@@ -54,12 +56,19 @@ class Parts:
 class Spoiled(SpeculativeModel):
     """A model whose deltas pass through ``spoil``; keeps the prompts and settings it was asked."""
 
-    def __init__(self, parts: Parts, options: EngineOptions | None, spoil: Spoil, drafter: bool) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        options: EngineOptions | None,
+        spoil: Spoil,
+        drafter: bool,
+        runner: Callable[[], GraphRunner],
+    ) -> None:
         super().__init__(
             parts.target,
             parts.builder if drafter else None,
             attention=parts.attention,
-            runner=lambda: registry.runner("eager"),
+            runner=runner,
             options=options,
         )
         self.spoil = spoil
@@ -140,9 +149,19 @@ class Command:
         models: list[Spoiled] = []
         loads: list[dict[str, object]] = []
 
-        def load(*_: object, options: EngineOptions, **keywords: object) -> Spoiled:
+        def load(
+            *_: object,
+            options: EngineOptions,
+            runner: str,
+            role: Role,
+            capture_tokens: tuple[int, ...] | None,
+            capture_requests: tuple[int, ...] | None,
+            **keywords: object,
+        ) -> Spoiled:
             loads.append({name: value for name, value in keywords.items() if name in DraftingOptions.names()})
-            models.append(Spoiled(self.parts, options, spoil, drafter))
+            name = "eager" if runner == AUTO else runner
+            wanted = runner_options(role, capture_tokens, capture_requests)
+            models.append(Spoiled(self.parts, options, spoil, drafter, lambda: registry.runner(name, wanted)))
             return models[-1]
 
         with self.monkeypatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -246,5 +247,5 @@ def test_parts_of_other_packages_are_asked_for_by_name(monkeypatch: pytest.Monke
 
 
 def test_the_group_of_drafters_is_that_of_the_entry_points() -> None:
-    group: Group[object] = Group("outrider.drafters", "drafter")
+    group: Group[Callable[[], object]] = Group("outrider.drafters", "drafter")
     assert registry.names(group) == registry.names(DRAFTERS) == ("ngram",)

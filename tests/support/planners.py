@@ -64,6 +64,9 @@ class FixedPlanner:
         self.planned.append(batch)
         return self.make(batch)
 
+    def captured_plan(self, batch: AttnBatch) -> AttnPlan:
+        return self.plan(batch)
+
     def static_plan(self, batch: AttnBatch) -> AttnPlan:
         return self.plan(batch)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from attrs import frozen
 from torch import Tensor
 
 from outrider.interfaces import LayerStackProvider, SharedWeights, Target
-from outrider.types import Attend, AttentionSpec, ModelSpec, StackInputs, StackOutput
+from outrider.types import Attend, AttentionSpec, ModelSpec, PositionScheme, StackInputs, StackOutput
 
 __all__ = ["CPU", "ToyLayer", "ToySizes", "ToyStack", "ToyWeights", "rms_norm", "rotated", "toy_target"]
 
@@ -40,9 +41,13 @@ def rms_norm(x: Tensor) -> Tensor:
 
 
 def rotated(x_THD: Tensor, positions: Tensor) -> Tensor:
-    """Rotary position embedding over the whole head."""
+    """Rotary position embedding over the whole head; of three axes each frequency in turn follows another."""
     half = x_THD.shape[-1] // 2
-    angles = positions[:, None, None] * torch.logspace(0, -1.5, half)
+    if positions.dim() == 1:
+        turned_T1F = positions[:, None, None]
+    else:
+        turned_T1F = positions.index_select(0, torch.arange(half).remainder(positions.shape[0])).T[:, None]
+    angles = turned_T1F * torch.logspace(0, -1.5, half)
     first, second = x_THD[..., :half], x_THD[..., half:]
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
@@ -106,10 +111,13 @@ class ToyWeights(SharedWeights):
 
 
 class ToyStack(LayerStackProvider):
-    """The toy. ``null_first``: the embedding of id 0 is zero, so that id stays zero in every layer."""
+    """The toy. ``null_first``: the embedding of id 0 is zero, so that id stays zero in every layer. ``axes``: of positions."""
 
-    def __init__(self, sizes: ToySizes | None = None, seed: int = 0, null_first: bool = False) -> None:
+    def __init__(
+        self, sizes: ToySizes | None = None, seed: int = 0, null_first: bool = False, axes: Literal[1, 3] = 1
+    ) -> None:
         self.sizes = sizes = ToySizes() if sizes is None else sizes
+        self.axes: Literal[1, 3] = axes
         generator = torch.Generator().manual_seed(seed)
         embedding = torch.randn(sizes.vocab, sizes.hidden, generator=generator)
         if null_first:
@@ -128,6 +136,7 @@ class ToyStack(LayerStackProvider):
             max_positions=sizes.max_positions,
             dtype=torch.float32,
             device=CPU,
+            positions=PositionScheme(self.axes),
         )
 
     def embed(self, token_ids: Tensor) -> Tensor:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from outrider_backends.tape.pool import TapePool
-from outrider_backends.tape.runner import TapeRunner, create
+from outrider.graphs import GraphOptions, LadderRunner, RunnerOptions, Steps
+from outrider_backends.tape.medium import TapeGraph, TapeMedium
 from outrider_backends.tape.tape import Tape
 
-__all__ = ["Tape", "TapePool", "TapeRunner", "create"]
+__all__ = ["Tape", "TapeGraph", "TapeMedium", "create", "tape_runner"]
+
+
+def tape_runner(
+    options: GraphOptions | None = None, steps: Steps | None = None, medium: TapeMedium | None = None
+) -> LadderRunner:
+    """A runner of tapes; ``medium`` may be shared with other runners."""
+    return LadderRunner("tape", (TapeMedium() if medium is None else medium,), steps, options)
+
+
+def create(options: RunnerOptions) -> LadderRunner:
+    """A new tape runner that captures on demand (entry point ``outrider.runners``)."""
+    return tape_runner(GraphOptions.of(options))

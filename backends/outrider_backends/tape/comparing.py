@@ -33,6 +33,9 @@ def compare(first: Recording, second: Recording, what: str) -> None:
             extra = longer[min(len(first.ops), len(second.ops))]
             detail = f"{len(first.ops)} operators the first time, {len(second.ops)} the second"
             log.add(_finding(CaptureFault.GROWTH, extra, detail))
+    if not log.found and [place for place, _ in first.breaks] != [place for place, _ in second.breaks]:
+        detail = f"{len(first.breaks)} breaks the first time, {len(second.breaks)} the second, or at other places"
+        log.add(Finding(CaptureFault.GROWTH, "the body", "its breaks", detail))
     if not log.found and first.outputs.keys() != second.outputs.keys():
         detail = f"outputs {sorted(first.outputs)} the first time, {sorted(second.outputs)} the second"
         log.add(Finding(CaptureFault.GROWTH, "the body", "its return", detail))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from outrider.interfaces import Work
 from outrider_backends.tape.faults import CaptureFault, FaultLog, Finding, body_line
 from outrider_backends.tape.operators import (
     FROM_PYTHON,
@@ -25,6 +26,7 @@ from outrider_backends.tape.operators import (
     takes_generator,
     written_by,
 )
+from outrider_backends.tape.undo import UndoLog
 
 __all__ = ["Constant", "Operand", "RecordedOp", "Recording", "record"]
 
@@ -76,17 +78,18 @@ class Recording:
 
     outputs: dict[str, Tensor]
     ops: list[RecordedOp]
+    breaks: list[tuple[int, Callable[[], None]]]
+    """Eager pieces, each with how many operators precede it."""
     keeps: list[object] = field(repr=False)
     """Every tensor that was seen: what is kept alive cannot be given another's address."""
 
 
-def record(
-    body: Callable[[], Mapping[str, Tensor]], inputs: Mapping[str, Tensor], device: torch.device, what: str
-) -> Recording:
-    """What one run of ``body`` does, which reads ``inputs``. Must be called in inference mode.
+def record(work: Work, inputs: Mapping[str, Tensor], device: torch.device, what: str) -> Recording:
+    """What one run of ``work`` does, which reads ``inputs``. Must be called in inference mode.
 
-    Outputs that the body did not make itself (an input handed through, memory from elsewhere) are copied, so that all
-    outputs are the recording's own.
+    It is run for real, and what it wrote to memory that was there before is put back, so a recording changes nothing, as
+    the capture of a graph does. Eager pieces between segments are not run. Outputs that the work did not make itself (an input
+    handed through, memory from elsewhere) are copied, so that all outputs are the recording's own.
 
     Raises:
         CaptureError: operators that a graph cannot hold; all of them at once, with their lines.
@@ -97,24 +100,27 @@ def record(
     functions = _Functions()
     functions.log = log
     before = random_state(device)
+    breaks: list[tuple[int, Callable[[], None]]] = []
     try:
         with functions, operators:
-            outputs = {
-                name: tensor if operators.made_here(tensor) else tensor.clone() for name, tensor in body().items()
-            }
+            made = work(lambda eager: breaks.append((len(operators.ops), eager)))
+            outputs = {name: tensor if operators.made_here(tensor) else tensor.clone() for name, tensor in made.items()}
     except Exception as error:
         log.raise_any(what, error)
         raise
+    finally:
+        operators.undo.put_back()
     drew = not torch.equal(before, random_state(device))
     if drew and all(finding.fault is not CaptureFault.RANDOM for finding in log.found):
         log.add(Finding(CaptureFault.RANDOM, "an operator that does not say so", "somewhere in the body"))
     log.raise_any(what)
-    return Recording(outputs, operators.ops, operators.keeps)
+    return Recording(outputs, operators.ops, breaks, operators.keeps)
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ unannotated
     ops: list[RecordedOp]
     keeps: list[object]
+    undo: UndoLog
 
     def begin(self, inputs: Mapping[str, Tensor], device: torch.device, log: FaultLog) -> None:
         self.ops, self.keeps, self._log, self._device = [], [], log, device
@@ -122,6 +128,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
             memory_of(tensor): ("input", name) for name, tensor in inputs.items() if tensor.numel()
         }
         self._num_made = 0
+        self.undo = UndoLog()
 
     def made_here(self, tensor: Tensor) -> bool:
         return self._origin(tensor)[0] == "made"
@@ -136,6 +143,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
         given = {} if kwargs is None else kwargs
         source = body_line()
         self._look(func, args, given, source)
+        if any(self._origin(tensor)[0] == "outside" for tensor in written_by(func, args, given).tensors):
+            self.undo.save(func, args, given)
         before = random_state(self._device) if draws(func, args, given) else None
         result = func(*args, **given)
         if before is not None and not torch.equal(before, random_state(self._device)):

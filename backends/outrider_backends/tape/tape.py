@@ -8,21 +8,34 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from outrider.interfaces import Work
 from outrider_backends.tape.comparing import compare
-from outrider_backends.tape.operators import Operator, leaves, memory_of
-from outrider_backends.tape.recording import RecordedOp, Recording, record
+from outrider_backends.tape.operators import Operator, leaves
+from outrider_backends.tape.recording import Recording, record
 
 __all__ = ["Tape"]
 
 
 @frozen(eq=False)
-class _Step:
+class _Operation:
     """One operator to run again; ``into``: where each of its results belongs, by place among the flattened results."""
 
     func: Operator
     args: tuple[object, ...]
     kwargs: dict[str, object]
     into: tuple[tuple[int, Tensor], ...]
+
+    def run(self) -> None:
+        """Call it, and copy what it gives to where the recording had it."""
+        result = self.func(*self.args, **self.kwargs)
+        if not self.into:
+            return
+        if isinstance(result, Tensor):
+            self.into[0][1].copy_(result)
+            return
+        results = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
+        for place, tensor in self.into:
+            tensor.copy_(results[place])
 
 
 class Tape:
@@ -41,37 +54,37 @@ class Tape:
         """Make a tape of a ``recording`` that was found capturable; `capture` is the way to one."""
         self._keeps = recording.keeps
         self._outputs = recording.outputs
-        self._steps = [_step(op) for op in recording.ops if op.replayed]
-        results = {memory_of(tensor) for tensor in recording.outputs.values()}
-        made = [tensor for op in recording.ops for _, tensor in op.made]
-        self._scratch = [tensor for tensor in made if memory_of(tensor) not in results]
-        self._results = [tensor for tensor in made if memory_of(tensor) in results]
+        self._steps = _steps(recording)
+        self._made = [tensor for op in recording.ops for _, tensor in op.made]
 
     @classmethod
     @torch.inference_mode()
     def capture(
         cls,
-        body: Callable[[], Mapping[str, Tensor]],
+        work: Work,
         inputs: Mapping[str, Tensor],
         *,
         device: torch.device,
         what: str = "the body",
+        warm: bool = True,
         vary: Callable[[], None] | None = None,
     ) -> Tape:
-        """A tape of ``body``, which reads ``inputs`` and returns its outputs by name.
+        """A tape of ``work``, which reads ``inputs`` and returns its outputs by name.
 
-        The body is run three times for real: once to let it set up what it keeps, and twice recorded; ``vary``, called
-        between the two, changes the contents of the inputs. The recordings must be equal.
+        It is run three times for real: where it is ``warm``ed up, once to let it set up what it keeps; and twice recorded,
+        after which all memory is as before (`record`). ``vary``, called between the two, changes the contents of the inputs.
+        The recordings must be equal.
 
         Raises:
-            CaptureError: the body reads on the host, has shapes that depend on data, draws random numbers, makes tensors from
+            CaptureError: the work reads on the host, has shapes that depend on data, draws random numbers, makes tensors from
                 Python data, writes to its inputs, or is not the same every time; every line of it is named.
         """
-        body()
-        first = record(body, inputs, device, what)
+        if warm:
+            work(_skip)
+        first = record(work, inputs, device, what)
         if vary is not None:
             vary()
-        second = record(body, inputs, device, what)
+        second = record(work, inputs, device, what)
         compare(first, second, what)
         return cls(second)
 
@@ -83,42 +96,46 @@ class Tape:
     @property
     def num_operators(self) -> int:
         """How many operators a replay runs."""
-        return len(self._steps)
+        return sum(isinstance(step, _Operation) for step in self._steps)
 
     @property
     def owned_bytes(self) -> int:
         """Memory that belongs to the tape: outputs, and everything between."""
-        return sum(tensor.untyped_storage().nbytes() for tensor in (*self._scratch, *self._results))
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._made)
 
     @torch.inference_mode()
     def replay(self) -> None:
-        """Run the operators again, on what the inputs hold now. Overwrites `outputs`."""
+        """Run the operators again, on what the inputs hold now, with the eager pieces. Overwrites `outputs`."""
         for step in self._steps:
-            result = step.func(*step.args, **step.kwargs)
-            if not step.into:
-                continue
-            if isinstance(result, Tensor):
-                step.into[0][1].copy_(result)
-                continue
-            results = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
-            for place, tensor in step.into:
-                tensor.copy_(results[place])
+            if isinstance(step, _Operation):
+                step.run()
+            else:
+                step()
 
     @torch.inference_mode()
-    def poison_scratch(self) -> None:
-        """Spoil (NaN, huge numbers, true) all memory of the tape but its outputs, as graphs that share a pool do."""
-        for tensor in self._scratch:
-            _poison(tensor)
-
-    @torch.inference_mode()
-    def poison_outputs(self) -> None:
-        """Spoil the outputs, as the next call of the same phase does."""
-        for tensor in self._results:
+    def spoil(self) -> None:
+        """Spoil (NaN, huge numbers, true) all memory of the tape, outputs included, as graphs that share a pool may."""
+        for tensor in self._made:
             _poison(tensor)
 
 
-def _step(op: RecordedOp) -> _Step:
-    return _Step(op.func, op.args, op.kwargs, op.made)
+def _steps(recording: Recording) -> list[_Operation | Callable[[], None]]:
+    steps: list[_Operation | Callable[[], None]] = []
+    breaks = iter(recording.breaks)
+    upcoming = next(breaks, None)
+    for number, op in enumerate(recording.ops):
+        while upcoming is not None and upcoming[0] == number:
+            steps.append(upcoming[1])
+            upcoming = next(breaks, None)
+        if op.replayed:
+            steps.append(_Operation(op.func, op.args, op.kwargs, op.made))
+    if upcoming is not None:
+        steps += [upcoming[1], *(eager for _, eager in breaks)]
+    return steps
+
+
+def _skip(eager: Callable[[], None]) -> None:
+    """A break in a warm-up: there is nothing to run between segments."""
 
 
 def _poison(tensor: Tensor) -> None:

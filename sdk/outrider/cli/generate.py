@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from outrider.cli.job import Job
 from outrider.cli.jsonl import InputLine, ResultFile, check_lines, read_lines
 from outrider.cli.options import drafting, drafting_options, model_options, request_settings, setting_options
 from outrider.cli.render import progress_bar
+from outrider.cli.running import Running, running_options
 from outrider.cli.terminal import read_prompt
 from outrider.errors import ConfigurationError, InputError, PluginError
 from outrider.generation.drafters import DraftPlan
 from outrider.generation.drafting import AUTO, DraftingOptions
 from outrider.generation.load import DTYPES, load, plan_drafting
 from outrider.generation.model import Prompt, SpeculativeModel
+from outrider.generation.prompts import DEFAULT_IMAGE_PAIR
 from outrider.loop.build import EngineOptions
 from outrider.text.unicode import check_text
 
@@ -27,13 +30,14 @@ _EXAMPLES = """\b
 Examples:
   outrider generate "def main():"
   outrider generate "def main():" --compare
+  outrider generate --image digits.png "What do you see?"
   outrider generate --input prompts.jsonl --output results.jsonl --max-new-tokens 64
 """
 
 
 @frozen(kw_only=True)
 class _Models:
-    """The flags of `model_options`."""
+    """The flags of `model_options` and of `running_options`."""
 
     target: str | None
     draft: str
@@ -46,6 +50,7 @@ class _Models:
     page_size: int
     max_length: int | None
     allow_pickle: bool
+    running: Running
 
     def load(self, default_batch_size: int) -> SpeculativeModel:
         """The model, with a bar while it loads."""
@@ -64,10 +69,18 @@ class _Models:
                 dtype="auto" if dtype is None else dtype,
                 attention=self.attention,
                 runner=self.runner,
+                role=self.running.role,
+                capture_tokens=self.running.capture_tokens,
+                capture_requests=self.running.capture_requests,
                 options=options,
                 allow_pickle=self.allow_pickle,
                 progress=progress,
             )
+
+    def reading(self, lines: Sequence[InputLine]) -> _Models:
+        """These models; where none is named and ``lines`` have images, those of the embedded pair that reads images."""
+        images = any(line.prompt is not None and line.prompt.images for line in lines)
+        return evolve(self, target=DEFAULT_IMAGE_PAIR) if images and self.target is None else self
 
     @property
     def drafts_nothing(self) -> bool:
@@ -77,15 +90,27 @@ class _Models:
 @click.command("generate", short_help="Continue prompts, with drafting.", epilog=_EXAMPLES)
 @click.argument("prompt", required=False)
 @click.option("--input", "source", metavar="FILE", help="Prompts, one JSON object a line; - is standard input.")
+@click.option(
+    "--image",
+    "images",
+    metavar="FILE",
+    multiple=True,
+    help=(
+        "An image that PROMPT is about; the default target is then the embedded pair that reads images. Lines of --input "
+        'have "images".  [repeatable]'
+    ),
+)
 @click.option("--output", metavar="FILE", help="Result lines in JSON; - is standard output.  [default for --input: -]")
 @click.option("--keep-going", is_flag=True, help="Write a line with the error for a prompt that fails, and go on.")
 @click.option("--compare", is_flag=True, help="Run the same without drafting as well: same tokens, time beside time.")
 @model_options
+@running_options
 @drafting_options
 @setting_options
 def generate_command(
     prompt: str | None,
     source: str | None,
+    images: tuple[str, ...],
     output: str | None,
     keep_going: bool,
     compare: bool,
@@ -104,7 +129,8 @@ def generate_command(
     """Continue PROMPT (- reads it from standard input), or every prompt of --input.
 
     The text goes to standard output as it is generated, statistics go to standard error. A line of --input is
-    {"prompt": "..."} or {"token_ids": [...]}, with any of the settings below as further keys, which override the flags.
+    {"prompt": "..."} or {"token_ids": [...]}, with any of the settings below as further keys, which override the flags, and
+    "images": [paths from the folder of the file].
     A line of --output has "index", "token_ids", "text", "finish_reason", "accept_lengths" (tokens a round, bonus
     included), where asked "logprobs" ({"logprob": x, "top": [[id, x], ...]} for each token, in nats, before any sampling
     setting) and, where a prompt failed, "error"; lines come in input order, as soon as they can.
@@ -121,12 +147,13 @@ def generate_command(
         page_size=page_size,
         max_length=max_length,
         allow_pickle=allow_pickle,
+        running=Running.of(tables),
     )
-    _check_usage(prompt, source, output, compare, models)
+    _check_usage(prompt, source, images, output, compare, models)
     plan = _plan(models)
     wanted = request_settings(tables)
     if prompt is not None:
-        lines = [InputLine(0, 1, Prompt(_prompt_text(prompt)))]
+        lines = [InputLine(0, 1, Prompt(_prompt_text(prompt), images=images, name="PROMPT"))]
     else:
         lines = read_lines(str(source), wanted)
         if not keep_going:
@@ -134,21 +161,32 @@ def generate_command(
     with ExitStack() as stack:
         path = "-" if output is None and source is not None else output
         results = None if path is None else stack.enter_context(ResultFile(path))
-        model = models.load(EngineOptions().max_batch_size if prompt is None else 1)
+        model = models.reading(lines).load(EngineOptions().max_batch_size if prompt is None else 1)
         stack.callback(model.close)
         if models.target is not None or models.draft not in ("auto", "none"):
             # Of the embedded pair there is nothing to know.
             for note in model.notes:
                 click.echo(f"note: {note}", err=True)
+        models.running.prepare(model)
+        stack.callback(models.running.tell, model)
         job = Job(model, plan.verifier, wanted, lines, keep_going, results, source, path)
         job.run(compare)
 
 
-def _check_usage(prompt: str | None, source: str | None, output: str | None, compare: bool, models: _Models) -> None:
+def _check_usage(
+    prompt: str | None,
+    source: str | None,
+    images: Sequence[str],
+    output: str | None,
+    compare: bool,
+    models: _Models,
+) -> None:
     if prompt is not None and source is not None:
         raise click.UsageError("PROMPT and --input are given, only one of them can be; drop one")
     if prompt is None and source is None:
         raise click.UsageError("neither PROMPT nor --input is given; give a prompt, - for standard input, or a file")
+    if images and source is not None:
+        raise click.UsageError('--image is given beside --input; name images in its lines ("images": ["FILE"])')
     if compare and models.drafts_nothing:
         raise click.UsageError("--compare needs drafting, but --draft none or --num-draft-tokens 0 turns it off")
     if source not in (None, "-") and output not in (None, "-") and _same_file(str(source), str(output)):

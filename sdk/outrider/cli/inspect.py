@@ -18,6 +18,7 @@ from outrider.cli.terminal import write_out
 from outrider.errors import CheckpointError, OutriderError
 from outrider.generation.load import resolve_directory
 from outrider.interfaces import Description, LoadOptions, Target
+from outrider.types import DraftSpec, PositionView, RowAlignment
 
 __all__ = ["inspect_command"]
 
@@ -144,8 +145,21 @@ def _explain(name: str, loaded: _LoadedTarget | None, allow_pickle: bool) -> Des
             facts=(*description.facts, ("binds to", f"{spec.name}: no")),
             problems=(*description.problems, str(error)),
         )
-    taps = ", ".join(map(str, bound.taps)) or "none"
-    return evolve(description, facts=(*description.facts, ("binds to", f"{spec.name}: yes, taps {taps}")))
+    return evolve(
+        description, facts=(*description.facts, ("binds to", f"{spec.name}: yes, {_view(bound, loaded.target)}"))
+    )
+
+
+def _view(bound: DraftSpec, target: Target) -> str:
+    """What the draft sees of its target: taps, and what depends on images where the target reads them."""
+    parts = [f"taps {', '.join(map(str, bound.taps)) or 'none'}"]
+    if target.media is not None:
+        parts.append(f"at images {bound.media.value}")
+    if target.stack.spec.positions.axes != 1:
+        by_index = bound.positions is PositionView.INDEX or bound.alignment is RowAlignment.SAME
+        axes = "1 axis" if bound.position_axes == 1 else f"{bound.position_axes} axes"
+        parts.append(f"positions {PositionView.INDEX.value if by_index else bound.positions.value}, {axes}")
+    return ", ".join(parts)
 
 
 def _show(explained: _Explained, first: bool) -> None:

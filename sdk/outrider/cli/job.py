@@ -54,6 +54,8 @@ class Job:
         if self.model.drafter is None:
             self._say_undrafted(compare)
         plain_model = self.model.without_draft() if compare else None
+        if plain_model is not None and self.model.captured is not None:
+            plain_model.capture()
         if plain_model is not None and prompts:
             warm_up(self.model, prompts[0], self.settings)
             warm_up(plain_model, prompts[0], self.settings)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO, cast
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from outrider.cli.terminal import read_stdin, write_out
 from outrider.errors import InputError, OutputError
@@ -42,6 +42,8 @@ class InputLine:
 def read_lines(source: str, settings: RequestSettings) -> list[InputLine]:
     """Every line of the file ``source`` (``-``: standard input); ``settings`` hold where a line has none of its own.
 
+    Paths of images are relative to the file's folder (of standard input: to the working directory); nothing is read there.
+
     Raises:
         InputError: the file cannot be read. Malformed lines carry their error instead, see `check_lines`.
     """
@@ -50,11 +52,14 @@ def read_lines(source: str, settings: RequestSettings) -> list[InputLine]:
     except OSError as error:
         raise InputError(f"input {source} cannot be read: {error.strerror}; give a file of JSON lines") from error
     lines: list[InputLine] = []
+    # Paths of images are written by whoever wrote the file, so they start where it lies.
+    folder = Path() if source == "-" else Path(source).parent
     for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if not raw.strip():
             continue
         try:
-            line = InputLine(len(lines), number, prompt=_prompt(raw, settings))
+            prompt = evolve(_prompt(raw, settings, folder), name=f"prompt {len(lines)}")
+            line = InputLine(len(lines), number, prompt=prompt)
         except InputError as error:
             line = InputLine(len(lines), number, error=InputError(f"{source_name(source)}: line {number}: {error}"))
         lines.append(line)
@@ -84,9 +89,10 @@ def check_lines(lines: Sequence[InputLine]) -> None:
     ) from errors[0]
 
 
-def _prompt(raw: bytes, base: RequestSettings) -> Prompt:
+def _prompt(raw: bytes, base: RequestSettings, folder: Path) -> Prompt:
     fields = _object(raw)
-    known = ("prompt", "token_ids", *names_with_flags(RequestSettings))
+    own = ("prompt", "token_ids", "images")
+    known = (*own, *names_with_flags(RequestSettings))
     unknown = sorted(set(fields) - set(known))
     if unknown:
         allowed = ", ".join(known)
@@ -95,12 +101,13 @@ def _prompt(raw: bytes, base: RequestSettings) -> Prompt:
         found = "both" if "prompt" in fields else "neither"
         raise InputError(f"either 'prompt' or 'token_ids' is needed, found {found}")
     content = _text(fields["prompt"]) if "prompt" in fields else _token_ids(fields["token_ids"])
-    overrides = {name: value for name, value in fields.items() if name not in ("prompt", "token_ids")}
+    images = _images(fields["images"], folder) if "images" in fields else ()
+    overrides = {name: value for name, value in fields.items() if name not in own}
     if not overrides:
-        return Prompt(content)
+        return Prompt(content, images=images)
     settings = base.override(overrides)
     settings.check()
-    return Prompt(content, settings)
+    return Prompt(content, settings, images)
 
 
 def _object(raw: bytes) -> Mapping[str, object]:
@@ -150,6 +157,17 @@ def _token_ids(value: object) -> tuple[int, ...]:
             raise InputError(f"'token_ids'[{place}] is {_shown(item)}, expected a whole number")
         ids.append(item)
     return tuple(ids)
+
+
+def _images(value: object, folder: Path) -> tuple[Path, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"'images' is {_shown(value)}, expected a list of paths")
+    paths: list[Path] = []
+    for place, item in enumerate(cast("list[object]", value)):
+        if not isinstance(item, str) or not item:
+            raise InputError(f"'images'[{place}] is {_shown(item)}, expected the path of an image file")
+        paths.append(folder / item)
+    return tuple(paths)
 
 
 def _shown(value: object) -> str:

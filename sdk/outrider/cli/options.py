@@ -14,9 +14,9 @@ from attrs import AttrsInstance
 
 from outrider import registry
 from outrider.errors import ConfigurationError, InputError
-from outrider.generation.drafting import DraftingOptions
+from outrider.generation.drafting import AUTO, DraftingOptions
 from outrider.generation.fields import FlagKind, option_flag, option_help
-from outrider.generation.load import AUTO_RUNNER, DTYPES
+from outrider.generation.load import DTYPES
 from outrider.generation.settings import RequestSettings
 from outrider.loop.build import EngineOptions
 
@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., object])
-T = TypeVar("T")
 
 _SCALARS = (str, float, int)
 
@@ -111,18 +110,18 @@ def model_options(function: F) -> F:
             click.option("--device", default="auto", show_default=True, help="Where they run: cpu, cuda, cuda:1."),
             click.option(
                 "--attention",
-                default="sdpa",
+                default=AUTO,
                 show_default=True,
                 metavar="NAME",
-                callback=known_name(registry.ATTENTION),
-                help="Attention backend.",
+                callback=known_name(registry.ATTENTION, AUTO),
+                help="Attention backend; 'auto' takes Triton's kernels on a CUDA device, PyTorch's elsewhere.",
             ),
             click.option(
                 "--runner",
-                default=AUTO_RUNNER,
+                default=AUTO,
                 show_default=True,
                 metavar="NAME",
-                callback=known_name(registry.RUNNERS, AUTO_RUNNER),
+                callback=known_name(registry.RUNNERS, AUTO),
                 help="How passes are run; 'auto' replays CUDA graphs on a CUDA device.",
             ),
             click.option(
@@ -144,7 +143,7 @@ def model_options(function: F) -> F:
     return function
 
 
-def known_name(group: registry.Group[T], *also: str) -> Callable[[click.Context, click.Parameter, str], str]:
+def known_name(group: registry.Group[F], *also: str) -> Callable[[click.Context, click.Parameter, str], str]:
     """A check that an option names a member of ``group``, or is one of ``also``; anything else is bad usage."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str) -> str:

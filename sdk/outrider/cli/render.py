@@ -10,9 +10,20 @@ from typing import TextIO
 from attrs import frozen
 
 from outrider.generation.completion import Statistics
-from outrider.interfaces import LoadProgress
+from outrider.generation.report import ReportRow, memory_in_words
+from outrider.interfaces import CaptureProgress, LoadProgress
+from outrider.types import CaptureRecord
 
-__all__ = ["Comparison", "StatisticsRow", "has_room", "progress_bar", "show_statistics", "statistics_rows"]
+__all__ = [
+    "Comparison",
+    "StatisticsRow",
+    "capture_bar",
+    "has_room",
+    "progress_bar",
+    "show_report",
+    "show_statistics",
+    "statistics_rows",
+]
 
 _TABLE_COLUMNS = 60
 
@@ -103,6 +114,23 @@ def show_statistics(rows: Sequence[StatisticsRow]) -> None:
     Console(file=sys.stderr, highlight=False, markup=False).print(table)
 
 
+def show_report(rows: Sequence[ReportRow]) -> None:
+    """Write ``rows`` to stderr: a table on a terminal with room for one, else a line each."""
+    if not has_room(sys.stderr):
+        for row in rows:
+            print(row, file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False)
+    table.add_column("", style="dim")
+    table.add_column("", overflow="fold")
+    for row in rows:
+        table.add_row(row.label, row.value)
+    Console(file=sys.stderr, highlight=False, markup=False).print(table)
+
+
 def has_room(stream: TextIO) -> bool:
     """Whether ``stream`` is a terminal that is wide enough for a table; a narrow one would cut values off."""
     if not stream.isatty():
@@ -134,5 +162,41 @@ def progress_bar(label: str, total: int | None = None, quiet: bool = False) -> G
 
         def move(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
+
+        yield move
+
+
+@contextmanager
+def capture_bar() -> Generator[CaptureProgress, None, None]:
+    """A bar on stderr with the newest graph, its memory and that of all; nothing is shown where stderr is no terminal."""
+    if not sys.stderr.isatty():
+
+        def ignore(done: int, total: int, captured: Sequence[CaptureRecord]) -> None:
+            del done, total, captured
+
+        yield ignore
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("capturing"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    nbytes = 0
+    with Progress(*columns, console=Console(file=sys.stderr, markup=False), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def move(done: int, total: int, captured: Sequence[CaptureRecord]) -> None:
+            nonlocal nbytes
+            nbytes += sum(record.nbytes for record in captured)
+            shown = f"{memory_in_words(nbytes)} in all"
+            if captured:
+                newest = captured[-1]
+                shown = f"{newest.phase.value}, {newest.size}: {memory_in_words(newest.nbytes)}; {shown}"
+            bar.update(task, completed=done, total=total, description=shown)
 
         yield move

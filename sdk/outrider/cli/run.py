@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from outrider.cli.terminal import Interrupt
 from outrider.errors import ConformanceError
@@ -62,7 +62,7 @@ def warm_up(model: SpeculativeModel, prompt: Prompt, settings: RequestSettings) 
     """Decode a few tokens, so that one-time costs (kernels, graphs, memory) fall on no side of a comparison."""
     wanted = settings if prompt.settings is None else prompt.settings
     few = wanted.override({"max_new_tokens": min(_WARM_UP_TOKENS, wanted.max_new_tokens)})
-    for _ in model.stream_batch([Prompt(prompt.content, few)], raise_errors=False):
+    for _ in model.stream_batch([evolve(prompt, settings=few)], raise_errors=False):
         pass
 
 

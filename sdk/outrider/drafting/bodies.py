@@ -9,15 +9,16 @@ from attrs import frozen
 from torch import Tensor
 
 from outrider.interfaces import BoundDraft
-from outrider.types import Attend, Axis, BufferSlot, DraftOutput, DraftSpec, StackInputs
+from outrider.types import Axis, BodyCalls, BufferSlot, DraftOutput, DraftSpec, StackInputs
 
 __all__ = ["DraftExtendBody", "DraftStepBody"]
 
 
 def _row_slots(spec: DraftSpec) -> tuple[BufferSlot, ...]:
+    axes = () if spec.position_axes == 1 else (spec.position_axes,)
     slots = [
         BufferSlot("embeds", Axis.TOKENS, (spec.embed_width,), spec.dtype),
-        BufferSlot("positions", Axis.TOKENS, (), torch.int64),
+        BufferSlot("positions", Axis.TOKENS, (), torch.int64, leading=axes),
     ]
     if spec.needs_lengths:
         slots.append(BufferSlot("lengths", Axis.TOKENS, (), torch.int64, padding=1))
@@ -56,9 +57,9 @@ class DraftExtendBody:
         """``hidden`` and, by `DraftSpec`, ``state``."""
         return _output_slots(self.draft.spec)
 
-    def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
+    def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
         """One pass of the draft over verified rows."""
-        inputs = StackInputs(buffers["positions"], attend, lengths=buffers.get("lengths"))
+        inputs = StackInputs(buffers["positions"], calls.attend, lengths=buffers.get("lengths"), outside=calls.outside)
         return _named(self.draft.extend(buffers["embeds"], buffers.get("features"), inputs))
 
 
@@ -81,7 +82,7 @@ class DraftStepBody:
         """``hidden`` and, by `DraftSpec`, ``state``."""
         return _output_slots(self.draft.spec)
 
-    def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
+    def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
         """One pass of the draft over its own rows."""
-        inputs = StackInputs(buffers["positions"], attend, lengths=buffers.get("lengths"))
+        inputs = StackInputs(buffers["positions"], calls.attend, lengths=buffers.get("lengths"), outside=calls.outside)
         return _named(self.draft.step(buffers["embeds"], buffers.get("state"), inputs))

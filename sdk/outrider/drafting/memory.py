@@ -10,7 +10,7 @@ from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
 from outrider.interfaces import AttnBackend, BoundDraft, GraphRunner, KVCache
 from outrider.kv import slots_of
 from outrider.planning import PlanCache
-from outrider.types import AttnBatch, DraftOutput, DraftSpec, Phase, RowAlignment
+from outrider.types import AttnBatch, DraftOutput, DraftSpec, MediaView, Phase, PositionView, RowAlignment
 from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["DraftMemory"]
@@ -35,6 +35,7 @@ class DraftMemory:
         self._step_body = DraftStepBody(draft)
         spec = draft.spec
         self._reads_tokens = spec.alignment is RowAlignment.SAME
+        self._counts_tokens = self._reads_tokens or spec.positions is PositionView.INDEX
         self.hidden: Tensor = torch.zeros(num_rows, spec.hidden_size, dtype=spec.dtype, device=spec.device)
         self.state: Tensor | None = (
             None
@@ -52,8 +53,8 @@ class DraftMemory:
         if self._reads_tokens:
             rows = token_rows(rows, self._kv.page_size)
         inputs = {
-            "embeds": self.draft.embed(rows.next_tokens) if rows.next_embeds is None else rows.next_embeds,
-            "positions": self._within_context(rows.positions),
+            "embeds": self._embeds(rows),
+            "positions": self._positions(rows.indices if self._counts_tokens else rows.positions),
         }
         if self.spec.taps:
             assert rows.features is not None, "the loop feeds features to a drafter that names taps"
@@ -68,11 +69,11 @@ class DraftMemory:
             max_length=rows.max_length,
             host_prefix_lens=rows.host_prefix_lens,
         )
-        output = self._run(Phase.DRAFT_EXTEND, self._extend_body, inputs, batch)
+        output = self._run(Phase.DRAFT_EXTEND, self._extend_body, inputs, batch, rows.last_rows)
         here = slice(rows.first_row, rows.first_row + len(rows.query_lens))
-        self.hidden[here] = output.hidden.index_select(0, rows.last_rows)
+        self.hidden[here] = output.hidden
         if self.state is not None and output.state is not None:
-            self.state[here] = output.state.index_select(0, rows.last_rows)
+            self.state[here] = output.state
 
     def step(
         self,
@@ -98,12 +99,12 @@ class DraftMemory:
             places = indices if first_slot == depth else verified[:, None] + first_slot
         else:
             places = verified[:, None] + (first_slot + _count(queries, tokens))
-        positions = indices if self._reads_tokens else indices + state.position_offsets[:, None]
+        positions = indices if self._counts_tokens else indices + state.position_offsets[:, None]
         if queries > 1:
             positions = positions.expand(rows, queries)
         inputs = {
             "embeds": self.draft.embed(tokens.reshape(-1)),
-            "positions": self._within_context(positions.reshape(-1)),
+            "positions": self._positions(positions.reshape(-1)),
         }
         if carried is not None:
             inputs["state"] = carried
@@ -133,12 +134,33 @@ class DraftMemory:
         body: DraftExtendBody | DraftStepBody,
         inputs: dict[str, Tensor],
         batch: AttnBatch,
+        rows: Tensor | None = None,
     ) -> DraftOutput:
-        out = self._runner.run(phase, body, inputs, batch, self._plans)
+        out = self._runner.run(phase, body, inputs, batch, self._plans, rows)
         return DraftOutput(out["hidden"], out.get("state"))
 
-    def _within_context(self, positions: Tensor) -> Tensor:
-        """Rows past the draft's context are padding (`draft_lengths` gives them no token); keep their rope in range."""
+    def _embeds(self, rows: VerifiedRows) -> Tensor:
+        """What stands beside each feature: the next token's embedding, or what `MediaView` says where media stand."""
+        tokens = rows.next_tokens
+        if rows.foreign_ids:
+            last = self.spec.vocab.target_size - 1
+            known = (tokens >= 0) & (tokens <= last)
+            embeds = self.draft.embed(tokens.clamp(0, last)).masked_fill(~known[:, None], 0.0)
+        else:
+            embeds = self.draft.embed(tokens)
+        if self.spec.media is MediaView.PLACEHOLDER or rows.next_media is None or rows.next_embeds is None:
+            return embeds
+        return torch.where(rows.next_media[:, None], rows.next_embeds.to(embeds.dtype), embeds)
+
+    def _positions(self, positions: Tensor) -> Tensor:
+        """``positions [T]`` or ``[3, T]`` on the draft's axes.
+
+        Rows past the draft's context are padding (`draft_lengths` gives them no token); their rope is kept in range.
+        """
+        if self.spec.position_axes == 1:
+            positions = positions if positions.dim() == 1 else positions[0]
+        elif positions.dim() == 1:
+            positions = positions.expand(self.spec.position_axes, -1)
         return positions.clamp(max=self.spec.max_positions - 1)
 
 

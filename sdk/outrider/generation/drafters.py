@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attrs import evolve, frozen
@@ -20,7 +20,7 @@ from outrider.types import DraftOverrides, TapConvention
 
 __all__ = ["DRAFTERS", "DraftPlan", "drafter_names", "read_hot_tokens"]
 
-DRAFTERS: Group[ModelFreeDrafter] = Group("outrider.drafters", "drafter")
+DRAFTERS: Group[Callable[[], ModelFreeDrafter]] = Group("outrider.drafters", "drafter")
 
 
 def drafter_names() -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,17 +12,19 @@ from typing_extensions import Unpack
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint
-from outrider.errors import CheckpointError, ConfigurationError
+from outrider.errors import CheckpointError, ConfigurationError, Problems
+from outrider.generation.attention import choose_attention
 from outrider.generation.drafters import DraftPlan
-from outrider.generation.drafting import DraftingKeywords, DraftingOptions
+from outrider.generation.drafting import AUTO, DraftingKeywords, DraftingOptions
 from outrider.generation.model import SpeculativeModel
+from outrider.graphs import Buckets, RunnerOptions, request_buckets, token_buckets
 from outrider.interfaces import GraphRunner, LoadOptions, LoadProgress, ModelPair
 from outrider.loop.build import EngineOptions
+from outrider.types import RequestCount, Role, TokenCount
 
-__all__ = ["DTYPES", "load", "plan_drafting", "resolve_directory"]
+__all__ = ["DTYPES", "load", "plan_drafting", "resolve_directory", "runner_options"]
 
 DEFAULT_PAIR = "tiny"
-AUTO_RUNNER = "auto"
 DTYPES: Mapping[str, torch.dtype | None] = {
     "auto": None,
     "float32": torch.float32,
@@ -37,8 +39,12 @@ def load(
     *,
     device: str | torch.device = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
-    attention: str = "sdpa",
-    runner: str = AUTO_RUNNER,
+    attention: str = AUTO,
+    runner: str = AUTO,
+    role: Literal["both", "prefill", "decode"] | Role = "both",
+    capture: bool = False,
+    capture_tokens: Sequence[int] | None = None,
+    capture_requests: Sequence[int] | None = None,
     options: EngineOptions | None = None,
     allow_pickle: bool = False,
     progress: LoadProgress | None = None,
@@ -50,7 +56,10 @@ def load(
     ``"auto"`` is the draft of the pair and nothing for any other target; ``None`` or ``"none"`` drafts nothing.
     ``drafting``: what is drafted and how it is verified, as in `DraftingOptions`: chains (the default), dynamic or fixed
     trees, exact or other verification, the drafter. ``dtype`` ``"auto"``: float32 on a CPU, the checkpoint's own elsewhere.
-    ``runner`` ``"auto"``: rounds are replayed as CUDA graphs on a CUDA device, and run eagerly on a CPU.
+    ``attention`` ``"auto"``: Triton's kernels on a CUDA device where they can be built and serve the models, else PyTorch's.
+    ``runner`` ``"auto"``: rounds are replayed as CUDA graphs on a CUDA device, and run eagerly on a CPU. ``role``: what the
+    worker does, and so what its runner captures. ``capture``: every size is captured before this returns, else when it is
+    first needed; ``capture_tokens`` and ``capture_requests`` are the sizes of prompts and of rounds, by default the runner's.
 
     Raises:
         CheckpointError: a directory is missing, foreign or faulty.
@@ -58,6 +67,7 @@ def load(
         ConfigurationError: an option cannot be honoured; contradictions are found before anything is loaded.
     """
     plan = plan_drafting(target, draft, DraftingOptions.of(drafting))
+    wanted = runner_options(role, capture_tokens, capture_requests)
     place = _device(device)
     load_options = LoadOptions(place, _dtype(dtype, place), progress)
     pair = _pair(target)
@@ -69,15 +79,23 @@ def load(
         # Checkpoints of a pair are often stored in different dtypes; they run in the target's.
         draft_options = evolve(load_options, dtype=loaded.stack.spec.dtype)
         bound = plan.load(resolve_directory(draft_name), draft_options, allow_pickle).bind(loaded)
-    return SpeculativeModel(
+    chosen, attention_notes = choose_attention(attention, loaded.stack.spec, bound, options)
+    model = SpeculativeModel(
         loaded,
         plan.builder(bound),
-        attention=registry.attention(attention),
-        runner=_runner(runner, place),
+        attention=chosen,
+        runner=_runner(runner, place, wanted),
         verifier=plan.verifier.verifier,
         options=options,
-        notes=_notes("target", loaded.notes) + (() if bound is None else _notes("draft", bound.spec.notes)),
+        notes=(
+            *_notes("target", loaded.notes),
+            *(() if bound is None else _notes("draft", bound.spec.notes)),
+            *_notes("attention", attention_notes),
+        ),
     )
+    if capture:
+        model.capture()
+    return model
 
 
 def _notes(what: str, notes: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,10 +138,35 @@ def resolve_directory(name: str) -> Path:
         ) from error
 
 
-def _runner(name: str, device: torch.device) -> Callable[[], GraphRunner]:
-    if name == AUTO_RUNNER:
+def runner_options(
+    role: str | Role = Role.BOTH, tokens: Sequence[int] | None = None, requests: Sequence[int] | None = None
+) -> RunnerOptions:
+    """What a runner is asked for, from names and plain numbers.
+
+    Raises:
+        ConfigurationError: no such role, or sizes that cannot be; all at once.
+    """
+    token_sizes: Buckets[TokenCount] | None = None
+    request_sizes: Buckets[RequestCount] | None = None
+    with Problems("the runner cannot be made as asked", ConfigurationError) as problems:
+        roles = [each.value for each in Role]
+        if not isinstance(role, Role) and role not in roles:
+            problems.add(f"role '{role}' is not known; allowed are {', '.join(roles)}")
+        try:
+            token_sizes = None if tokens is None else token_buckets(tokens)
+        except ConfigurationError as error:
+            problems.add(f"capture_tokens: {error}")
+        try:
+            request_sizes = None if requests is None else request_buckets(requests)
+        except ConfigurationError as error:
+            problems.add(f"capture_requests: {error}")
+    return RunnerOptions(Role(role), token_sizes, request_sizes)
+
+
+def _runner(name: str, device: torch.device, options: RunnerOptions) -> Callable[[], GraphRunner]:
+    if name == AUTO:
         name = "cuda-graph" if device.type == "cuda" else "eager"
-    return lambda: registry.runner(name)
+    return lambda: registry.runner(name, options)
 
 
 def _pair(target: str | Path | None) -> ModelPair | None:

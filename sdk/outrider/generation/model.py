@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve
 from typing_extensions import Unpack
 
 from outrider import registry
@@ -15,9 +14,11 @@ from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import InputError, OutriderError, RequestFailedError
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta, totals
 from outrider.generation.progress import NoText, PromptProgress
+from outrider.generation.prompts import ImageLike, Prompt, PromptLike, encode_prompt
 from outrider.generation.settings import RequestSettings, SettingKeywords
 from outrider.interfaces import (
     AttnBackend,
+    CaptureProgress,
     ConstraintFactory,
     GraphRunner,
     Target,
@@ -28,41 +29,13 @@ from outrider.interfaces import (
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.text.stops import StopMatcher
-from outrider.text.unicode import check_text
-from outrider.types import CaptureHiddenMode, OutputWants, RequestId
+from outrider.types import CaptureHiddenMode, CaptureSummary, OutputWants, RequestId
 from outrider.types.request import Emission, Request
 
-__all__ = ["Prompt", "SpeculativeModel"]
+__all__ = ["ImageLike", "Prompt", "PromptLike", "SpeculativeModel"]
 
 GRAMMAR = "xgrammar"
 """The installed implementation of grammars that settings use."""
-
-
-@frozen
-class Prompt:
-    """One prompt, as text or as token ids, with settings of its own where they differ from the call's."""
-
-    content: str | tuple[int, ...]
-    settings: RequestSettings | None = None
-
-    @classmethod
-    def of(cls, prompt: PromptLike) -> Prompt:
-        """A prompt from text, ids or a prompt.
-
-        Raises:
-            InputError: it is none of these.
-        """
-        if isinstance(prompt, Prompt):
-            return prompt
-        if isinstance(prompt, str):
-            return cls(prompt)
-        try:
-            return cls(tuple(operator.index(token) for token in prompt))
-        except TypeError as error:  # a float would be cut to a whole number further on
-            raise InputError(f"the prompt is {prompt!r:.60}; give text, or whole numbers as token ids") from error
-
-
-PromptLike = str | Sequence[int] | Prompt
 
 
 class SpeculativeModel:
@@ -95,8 +68,15 @@ class SpeculativeModel:
         self.engine: Engine = build_engine(
             target, drafter, attention=attention, runner=runner(), verifier=verifier, options=self._options
         )
+        self.captured: CaptureSummary | None = None
+        """What the last `capture` did."""
         # Several streams may be open at once: each step's emissions go to the stream that submitted the request.
         self._inboxes: dict[RequestId, deque[Emission]] = {}
+
+    def capture(self, progress: CaptureProgress | None = None) -> CaptureSummary:
+        """Capture every size before the first prompt, as `Engine.capture` does and raises; what was captured."""
+        self.captured = self.engine.capture(progress)
+        return self.captured
 
     def without_draft(self) -> SpeculativeModel:
         """The same target (the same weights) decoding plainly, with an engine of its own."""
@@ -108,14 +88,16 @@ class SpeculativeModel:
             options=self._options,
         )
 
-    def generate(self, prompt: PromptLike, **settings: Unpack[SettingKeywords]) -> Completion:
-        """The completion of one prompt; ``settings`` as in `RequestSettings`.
+    def generate(
+        self, prompt: PromptLike, *, images: Iterable[ImageLike] = (), **settings: Unpack[SettingKeywords]
+    ) -> Completion:
+        """The completion of one prompt, about ``images`` if there are any (`Prompt`); ``settings`` as in `RequestSettings`.
 
         Raises:
-            InputError: the prompt or a setting is not valid.
+            InputError: the prompt, an image or a setting is not valid.
             RequestFailedError: the request failed (non-finite logits).
         """
-        return self.generate_batch([prompt], **settings).completions[0]
+        return self.generate_batch([Prompt.of(prompt, images)], **settings).completions[0]
 
     def generate_batch(
         self, prompts: Iterable[PromptLike], *, raise_errors: bool = True, **settings: Unpack[SettingKeywords]
@@ -155,9 +137,11 @@ class SpeculativeModel:
             raise RequestFailedError(message, completions) from result.failed[0].error
         return result
 
-    def stream(self, prompt: PromptLike, **settings: Unpack[SettingKeywords]) -> Iterator[TextDelta]:
+    def stream(
+        self, prompt: PromptLike, *, images: Iterable[ImageLike] = (), **settings: Unpack[SettingKeywords]
+    ) -> Iterator[TextDelta]:
         """The text of one prompt as it grows, one delta a round; the last one carries the completion."""
-        return self.stream_batch([Prompt.of(prompt)], settings=_settings(settings))
+        return self.stream_batch([Prompt.of(prompt, images)], settings=_settings(settings))
 
     def stream_batch(
         self,
@@ -235,9 +219,9 @@ class SpeculativeModel:
     def _submit(self, index: int, prompt: Prompt, base: RequestSettings) -> tuple[RequestId, PromptProgress]:
         settings = base if prompt.settings is None else prompt.settings
         settings.check(self.target.stack.spec.vocab_size)
-        prompt_ids = self._token_ids(prompt.content)
+        encoded = encode_prompt(self.target, prompt, index, self.engine.limits.context_length - 1)
         request = Request(
-            prompt_ids,
+            encoded.token_ids,
             settings.max_new_tokens,
             settings.sampling(),
             eos_ids=settings.eos_ids(),
@@ -245,9 +229,9 @@ class SpeculativeModel:
             wants=_wants(settings),
         )
         matcher = StopMatcher(settings.stops(), self._codec(settings))
-        request_id = self.engine.submit(request, constraint=self._constraint(settings))
+        request_id = self.engine.submit(request, encoded.prepared, self._constraint(settings))
         hidden_mode = settings.wants().hidden
-        return request_id, PromptProgress(index, prompt_ids, matcher, hidden_mode, self.engine.draft_depth)
+        return request_id, PromptProgress(index, encoded.token_ids, matcher, hidden_mode, self.engine.draft_depth)
 
     def _codec(self, settings: RequestSettings) -> TextCodec:
         if self.target.codec is not None:
@@ -267,16 +251,6 @@ class SpeculativeModel:
             vocab_size = self.target.stack.spec.vocab_size
             self._grammars = load(self.target.tokenizer_file, vocab_size, self.target.eos_ids)
         return self._grammars.compile(grammar)
-
-    def _token_ids(self, content: str | tuple[int, ...]) -> tuple[int, ...]:
-        if not isinstance(content, str):
-            return content
-        if self.target.codec is None:
-            raise InputError(f"{self.target.stack.spec.name} has no tokenizer; give the prompt as token ids")
-        problem = check_text(content)
-        if problem is not None:
-            raise InputError(f"the prompt: {problem}")
-        return tuple(self.target.codec.encode(content))
 
     def _refused(self, index: int, error: OutriderError) -> Completion:
         return evolve(self._cancelled(index, [], ""), finish_reason="error", error=error)

@@ -9,9 +9,18 @@ from typing import Generic, Literal, TypeVar
 from outrider.errors import ConfigurationError, Problems
 from outrider.types import RefusalReason, Refused, RequestCount, TokenCount
 
-__all__ = ["Buckets", "default_counts", "request_buckets", "token_buckets"]
+__all__ = ["Buckets", "default_counts", "length_bucket", "length_buckets", "request_buckets", "token_buckets"]
 
 C = TypeVar("C", bound=int)
+
+_SHORTEST = 128
+"""Lengths are rounded up to this, then to powers of two: few graphs, and at most twice the attention of the real length."""
+
+_FINE = 256
+"""Up to here buckets of tokens are spaced by a third, from here on evenly: long prompts are bound by arithmetic, so padding
+them costs what it adds."""
+
+_TOKEN_STEP = 128
 
 _MOST = 1 << 20
 """No device runs that many rows in one pass; a larger bucket is a slip (bytes, or slots of a cache)."""
@@ -79,13 +88,36 @@ def default_counts(largest: int) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def token_buckets(counts: Iterable[int] | None = None, largest: int = 256) -> Buckets[TokenCount]:
-    """Buckets of flattened tokens: ``counts``, or `default_counts` up to ``largest``; raises what `Buckets` does."""
-    chosen = default_counts(largest) if counts is None else counts
-    return Buckets(map(TokenCount, chosen), "tokens")
+def token_buckets(counts: Iterable[int] | None = None, largest: int = 2048) -> Buckets[TokenCount]:
+    """Buckets of flattened tokens: ``counts``, or by default `default_counts` up to 256, then every 128 up to ``largest``.
+
+    Raises what `Buckets` does.
+    """
+    if counts is None:
+        fine = default_counts(min(largest, _FINE))
+        counts = sorted({*fine, *range(_FINE, largest, _TOKEN_STEP), largest})
+    return Buckets(map(TokenCount, counts), "tokens")
 
 
 def request_buckets(counts: Iterable[int] | None = None, largest: int = 64) -> Buckets[RequestCount]:
-    """Buckets of requests, each with all of its tokens; else as `token_buckets`."""
+    """Buckets of requests, each with all of its tokens: ``counts``, or `default_counts` up to ``largest``.
+
+    Raises what `Buckets` does.
+    """
     chosen = default_counts(largest) if counts is None else counts
     return Buckets(map(RequestCount, chosen), "requests")
+
+
+def length_bucket(length: int, most: int) -> int:
+    """The bound that a graph for sequences of up to ``length`` positions is captured with: a power of two, at most ``most``."""
+    return max(min(max(_SHORTEST, 1 << (length - 1).bit_length()), most), length)
+
+
+def length_buckets(most: int) -> tuple[int, ...]:
+    """Every bound that `length_bucket` gives for lengths up to ``most``, ascending."""
+    found = {length_bucket(1, most), most}
+    length = _SHORTEST
+    while length < most:
+        found.add(length)
+        length *= 2
+    return tuple(sorted(found))

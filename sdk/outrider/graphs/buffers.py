@@ -38,8 +38,15 @@ class BufferSet:
     """
 
     def __init__(
-        self, slots: Sequence[BufferSlot], capacity: PhaseShape, device: torch.device, *, poison: bool = False
+        self,
+        slots: Sequence[BufferSlot],
+        capacity: PhaseShape,
+        device: torch.device,
+        *,
+        poison: bool = False,
+        within: BufferSet | None = None,
     ) -> None:
+        """``within``: a set of the same slots and a larger capacity whose leading rows are taken, instead of new memory."""
         names = [slot.name for slot in slots]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -48,7 +55,10 @@ class BufferSet:
         self._slots = {slot.name: slot for slot in slots}
         self._padding = {slot.name: _poison(slot.dtype) if poison else slot.padding for slot in slots}
         self._tensors = {
-            slot.name: torch.empty(shape_of(slot, capacity), dtype=slot.dtype, device=device) for slot in slots
+            slot.name: torch.empty(shape_of(slot, capacity), dtype=slot.dtype, device=device)
+            if within is None
+            else within.view(slot.name, capacity)
+            for slot in slots
         }
         self.pad()
 
@@ -56,6 +66,16 @@ class BufferSet:
     def tensors(self) -> Mapping[str, Tensor]:
         """The buffers at full size, the very storage."""
         return self._tensors
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all buffers."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def spoil(self) -> None:
+        """Make every row NaN, huge numbers or true."""
+        for slot in self._slots.values():
+            self._tensors[slot.name].fill_(_poison(slot.dtype))
 
     def pad(self) -> None:
         """Make every row padding."""

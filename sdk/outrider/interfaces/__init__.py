@@ -17,8 +17,9 @@ from outrider.interfaces.loaders import (
     ModelPair,
     TargetLoader,
 )
-from outrider.interfaces.runner import GraphBody, GraphRunner, RoundStep
-from outrider.interfaces.target import MultimodalProvider, PreparedPrompt, StateRollback, Target
+from outrider.interfaces.medium import Break, Captured, GraphMedium, Work
+from outrider.interfaces.runner import CaptureProgress, GraphBody, GraphRunner, RoundStep
+from outrider.interfaces.target import ChatMessage, MultimodalProvider, PreparedPrompt, StateRollback, Target
 from outrider.interfaces.text import TextCodec
 from outrider.interfaces.verify import (
     LosslessChoice,
@@ -39,6 +40,10 @@ __all__ = [
     "AttnPlan",
     "AttnPlanner",
     "BoundDraft",
+    "Break",
+    "CaptureProgress",
+    "Captured",
+    "ChatMessage",
     "ConstraintFactory",
     "ConstraintLoader",
     "Description",
@@ -46,6 +51,7 @@ __all__ = [
     "Drafter",
     "GrammarSpec",
     "GraphBody",
+    "GraphMedium",
     "GraphRunner",
     "KVCache",
     "KVMemory",
@@ -71,4 +77,5 @@ __all__ = [
     "UnboundDraft",
     "Verifier",
     "VerifierChoice",
+    "Work",
 ]

@@ -74,6 +74,15 @@ class AttnPlanner(Protocol):
         ...
 
     @abstractmethod
+    def captured_plan(self, batch: AttnBatch) -> AttnPlan:
+        """What `plan` gives, inside a capture that will read and write the plan's buffers for as long as it lives.
+
+        Raises:
+            CaptureError: `plan` was not called for a batch of these sizes before the capture.
+        """
+        ...
+
+    @abstractmethod
     def static_plan(self, batch: AttnBatch) -> AttnPlan:
         """A plan that is the caller's alone and reads the very tensors of ``batch``, for a capture.
 

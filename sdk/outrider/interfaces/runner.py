@@ -11,10 +11,12 @@ from torch import Tensor
 from outrider.interfaces.attention import AttnPlanner
 from outrider.types import (
     Admitted,
-    Attend,
     AttnBatch,
+    BodyCalls,
     BufferSlot,
+    CaptureRecord,
     DispatchReport,
+    GraphSizes,
     Phase,
     PhaseShape,
     Refused,
@@ -22,7 +24,7 @@ from outrider.types import (
     StepResult,
 )
 
-__all__ = ["GraphBody", "GraphRunner", "RoundStep"]
+__all__ = ["CaptureProgress", "GraphBody", "GraphRunner", "RoundStep"]
 
 
 class GraphBody(Protocol):
@@ -41,8 +43,11 @@ class GraphBody(Protocol):
         ...
 
     @abstractmethod
-    def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
-        """Outputs by name for the inputs by name; device only, no host read, no data-dependent shape."""
+    def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
+        """Outputs by name for the inputs by name; device only, no host read, no data-dependent shape.
+
+        What cannot be so is run through ``calls.outside``.
+        """
         ...
 
 
@@ -50,8 +55,20 @@ class RoundStep(Protocol):
     """A whole round over storage that stays where it is."""
 
     @abstractmethod
-    def __call__(self, max_length: int) -> StepResult:
-        """Run the round under ``max_length`` as the host bound of the sequences' tokens; what it gives, on the device."""
+    def __call__(self, shape: RoundShape) -> StepResult:
+        """Run the round at ``shape``; what it gives, on the device.
+
+        ``shape`` may have more requests and a larger bound than was asked: rows after the running ones stand idle.
+        """
+        ...
+
+
+class CaptureProgress(Protocol):
+    """Told how far capturing before the first request has come."""
+
+    @abstractmethod
+    def __call__(self, done: int, total: int, captured: Sequence[CaptureRecord], /) -> None:
+        """``done`` of ``total`` sizes were run; ``captured``: the graphs that came of the newest of them."""
         ...
 
 
@@ -62,6 +79,12 @@ class GraphRunner(Protocol):
     @abstractmethod
     def report(self) -> DispatchReport:
         """What ran where and what was refused why; live."""
+        ...
+
+    @property
+    @abstractmethod
+    def sizes(self) -> GraphSizes:
+        """At which sizes it captures; empty where it has no graphs, or none for its `Role`."""
         ...
 
     @abstractmethod
@@ -91,8 +114,12 @@ class GraphRunner(Protocol):
         inputs: Mapping[str, Tensor],
         batch: AttnBatch,
         planner: AttnPlanner,
+        rows: Tensor | None = None,
     ) -> Mapping[str, Tensor]:
         """Outputs of ``body`` for ``inputs``, its rows attending as ``batch`` says.
+
+        ``rows [B]`` int64: of outputs that count tokens only these are wanted, one a request (`CaptureHiddenMode.LAST`);
+        without it, all (FULL).
 
         They are valid until the next call of the same phase. The one way a body is run, whatever serves it: directly
         under `AttnPlanner.plan`, by replaying a graph whose buffers and `AttnBatch` are filled from ``inputs`` and
@@ -106,8 +133,8 @@ class GraphRunner(Protocol):
         """What ``step`` gives, run directly or by replaying a capture of it; valid until the next round.
 
         Draft steps, verification, acceptance, commit and extension are then one graph. ``step`` reads and changes only
-        storage of the engine that stays where it is, and does the same for every call of equal ``shape``; a runner may
-        give it a longer ``max_length``. Rounds with host code in them (token constraints) do not come this way.
+        storage of the engine that stays where it is, and does the same for every call of equal shape; a runner may run it
+        at a larger one. Rounds with host code in them (token constraints) do not come this way.
         """
         ...
 

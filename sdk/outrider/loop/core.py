@@ -11,9 +11,9 @@ from torch import Tensor
 from outrider.interfaces import Drafter, GraphRunner, KVCache, Target, Verifier
 from outrider.planning import PlanCache
 from outrider.types import (
-    Attend,
     AttnBatch,
     Axis,
+    BodyCalls,
     BufferSlot,
     HiddenTap,
     ModelSpec,
@@ -58,9 +58,9 @@ class TargetBody:
         width = len(self.taps) * spec.hidden_size
         return (hidden, BufferSlot("features", Axis.TOKENS, (width,), spec.dtype))
 
-    def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
+    def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
         """One pass of the target's layers."""
-        inputs = StackInputs(buffers["positions"], attend, self.taps, buffers.get("lengths"))
+        inputs = StackInputs(buffers["positions"], calls.attend, self.taps, buffers.get("lengths"), calls.outside)
         output = self.target.stack.run_layers(buffers["hidden"], inputs)
         if not self.taps:
             return {"hidden": output.hidden}

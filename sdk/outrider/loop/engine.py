@@ -13,39 +13,25 @@ import torch
 from attrs import frozen
 
 from outrider.drafting.feedback import RoundFeedback
-from outrider.errors import CapacityError, ClosedError, InputError, NonFiniteLogitsError, OutriderError
-from outrider.interfaces import PageAllocator, PreparedPrompt, TokenConstraint
+from outrider.errors import CapacityError, ClosedError, GraphError, InputError, NonFiniteLogitsError, OutriderError
+from outrider.interfaces import CaptureProgress, PageAllocator, PreparedPrompt, TokenConstraint
+from outrider.loop.capture import Capture
 from outrider.loop.checks import check_request
 from outrider.loop.clock import RoundClock
 from outrider.loop.core import DecodeCore
+from outrider.loop.limits import EngineLimits
+from outrider.loop.media import check_prepared, known_ids, media_positions
 from outrider.loop.prefill import PrefillPrompt, prefill
 from outrider.loop.readback import Arrived, PendingResult
 from outrider.loop.round import run_round
 from outrider.loop.rows import RowSetup, RowStore
 from outrider.loop.track import RequestTrack, trim_logprobs
 from outrider.text.constraints import advance_path, check_start
-from outrider.types import DispatchReport, RequestCount, RequestId, RoundShape
-from outrider.types.outputs import TOKENS_ONLY, OutputWants
+from outrider.types import CaptureSummary, DispatchReport, RequestCount, RequestId, RoundShape, SamplingFeatures
+from outrider.types.outputs import TOKENS_ONLY, OutputWants, StepResult
 from outrider.types.request import Emission, Request
 
-__all__ = ["Engine", "EngineLimits"]
-
-
-@frozen
-class EngineLimits:
-    """Sizes an engine was built with.
-
-    ``context_length``: the most tokens of a sequence. ``slack``: slots past a sequence that a round may write.
-    ``draft_depth``: the most tokens a round can accept before the bonus.
-    ``rounds_in_flight``: results the host leaves under way before it reads the oldest (0: read at once).
-    """
-
-    max_batch_size: int
-    context_length: int
-    slack: int
-    draft_depth: int
-    max_stop_ids: int
-    rounds_in_flight: int
+__all__ = ["Engine"]
 
 
 @frozen(eq=False)
@@ -84,19 +70,41 @@ class Engine:
 
     # -- what an embedder calls ------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
+    def capture(self, progress: CaptureProgress | None = None) -> CaptureSummary:
+        """Capture what the runner captures at every size it names, so that no request pays for it. Synchronises.
+
+        Rounds are captured greedy and sampled, with nothing wanted beside the tokens, and of a drafter that settles its
+        length anew at the present one; whatever else comes is captured when it comes. Afterwards the engine is as before.
+        Interrupted, it keeps what it has, and can be used.
+
+        Raises:
+            GraphError: requests wait or run.
+        """
+        self._check_open()
+        if self.num_waiting or self.num_running:
+            raise GraphError(
+                f"capturing is asked while {self.num_waiting} requests wait and {self.num_running} run, whose rows it needs; "
+                "capture before the first one is submitted, or read until the engine has no work"
+            )
+        return Capture(self._core, self._rows, self.limits, self._round_step).run(progress)
+
     def submit(
         self, request: Request, prepared: PreparedPrompt | None = None, constraint: TokenConstraint | None = None
     ) -> RequestId:
         """Queue ``request``; ``prepared`` carries its media, ``constraint`` (at its beginning) what it may generate.
 
         Raises:
-            InputError: empty prompt, ids out of range, a prompt that leaves no room; all faults at once.
+            InputError: empty prompt, ids out of range, a prompt that leaves no room; all faults at once. Or what was
+                prepared is not for this prompt and target.
             CapacityError: the KV memory could never hold it.
         """
         self._check_open()
-        limits = self.limits
-        check_request(request, self._core.spec, self._core.target.eos_ids, limits.context_length, limits.max_stop_ids)
-        needed = self._slots_needed(request)
+        spec, eos_ids, context = self._core.spec, self._core.target.eos_ids, self._context(prepared)
+        check_request(request, spec, eos_ids, context, self.limits.max_stop_ids, media_positions(prepared))
+        if prepared is not None:
+            check_prepared(prepared, request.prompt, spec)
+        needed = self._slots_needed(request, prepared)
         if not self._pages.can_ever_hold(needed):
             raise CapacityError(
                 f"the request may need {needed} KV slots (prompt {len(request.prompt)}, up to {request.max_new_tokens} "
@@ -137,7 +145,7 @@ class Engine:
         while self._waiting and len(self._running) + len(self._admitted) < self.limits.max_batch_size:
             head = self._waiting[0]
             row = len(self._running) + len(self._admitted)
-            if not self._pages.reserve(row, self._slots_needed(head.request)):
+            if not self._pages.reserve(row, self._slots_needed(head.request, head.prepared)):
                 break
             self._waiting.popleft()
             try:
@@ -190,13 +198,31 @@ class Engine:
         if constraints:
             result = run_round(self._core, state, wants, constraints)
         else:
-            shape = RoundShape(
-                RequestCount(len(self._running)), longest, self._core.drafter.shape, state.sampling.features, wants
+            shape = self._round_shape(len(self._running), longest, state.sampling.features, wants)
+            result = self._core.runner.run_round(shape, self._round_step)
+        self._launched(
+            PendingResult.start(
+                result.first(len(self._running)), [track.request_id for track in self._running], "verify", started
             )
-            result = self._core.runner.run_round(
-                shape, lambda max_length: run_round(self._core, state.bounded(max_length), wants)
-            )
-        self._launched(PendingResult.start(result, [track.request_id for track in self._running], "verify", started))
+        )
+
+    def _round_step(self, shape: RoundShape) -> StepResult:
+        return run_round(self._core, self._rows.view(0, shape.requests, shape.max_length), shape.wants)
+
+    def _round_shape(self, requests: int, longest: int, features: SamplingFeatures, wants: OutputWants) -> RoundShape:
+        """What the runner must know of a round. Rows that were prepared and not prefilled may not run along as idle ones."""
+        most_length = self.limits.context_length
+        if self._core.plans.capabilities.any_length:
+            longest = most_length
+        return RoundShape(
+            RequestCount(requests),
+            longest,
+            self._core.drafter.shape,
+            features,
+            wants,
+            most_requests=RequestCount(requests if self._admitted else self.limits.max_batch_size),
+            most_length=most_length,
+        )
 
     @torch.inference_mode()
     def read(self, leave: int = 0) -> list[Emission]:
@@ -286,11 +312,16 @@ class Engine:
         if self._closed:
             raise ClosedError("the engine is closed; build a new one")
 
-    def _max_total(self, request: Request) -> int:
-        return min(len(request.prompt) + request.max_new_tokens, self.limits.context_length)
+    def _context(self, prepared: PreparedPrompt | None) -> int:
+        """The most tokens of a sequence; positions that run ahead of the tokens reach the model's limit earlier."""
+        ahead = 0 if prepared is None else max(prepared.position_offset, 0)
+        return min(self.limits.context_length, self._core.spec.max_positions - ahead)
 
-    def _slots_needed(self, request: Request) -> int:
-        return self._max_total(request) + self.limits.slack
+    def _max_total(self, request: Request, prepared: PreparedPrompt | None) -> int:
+        return min(len(request.prompt) + request.max_new_tokens, self._context(prepared))
+
+    def _slots_needed(self, request: Request, prepared: PreparedPrompt | None) -> int:
+        return self._max_total(request, prepared) + self.limits.slack
 
     def _place(self, waiting: _Waiting, row: int) -> RequestId:
         request, prepared = waiting.request, waiting.prepared
@@ -298,12 +329,12 @@ class Engine:
             waiting.request_id,
             request,
             row,
-            self._max_total(request),
+            self._max_total(request, prepared),
             total=len(request.prompt),
             constraint=waiting.constraint,
         )
         setup = RowSetup(
-            prompt=request.prompt,
+            prompt=request.prompt if prepared is None else known_ids(request.prompt, self._core.spec.vocab_size),
             max_total=track.max_total,
             stop_ids=self._core.target.eos_ids if request.eos_ids is None else request.eos_ids,
             draft_cap=self.draft_depth if request.draft_cap is None else min(request.draft_cap, self.draft_depth),
@@ -311,13 +342,8 @@ class Engine:
             sampling=request.sampling,
         )
         self._rows.set_row(row, setup)
-        prompt = (
-            PrefillPrompt(request.prompt)
-            if prepared is None
-            else PrefillPrompt(request.prompt, prepared.embeds, prepared.positions)
-        )
         self._by_id[track.request_id] = track
-        self._admitted.append((track, prompt))
+        self._admitted.append((track, PrefillPrompt.of(request.prompt, prepared)))
         return track.request_id
 
     def _launched(self, pending: PendingResult) -> None:

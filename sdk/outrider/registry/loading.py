@@ -83,7 +83,7 @@ class _Answers(Generic[L]):
     ``faults``: what of the checkpoint itself kept loaders from telling.
     """
 
-    group: Group[L]
+    group: Group[Callable[[], L]]
     fitting: dict[str, L] = field(factory=lambda: dict[str, L]())
     refusals: dict[str, str] = field(factory=lambda: dict[str, str]())
     faults: list[CheckpointError] = field(factory=lambda: list[CheckpointError]())
@@ -105,7 +105,9 @@ class _Answers(Generic[L]):
         return "".join(f"\nTo use it all the same, name the {self.group.noun}: {option} {name}" for name in names)
 
 
-def _ask(registry: Registry, group: Group[L], checkpoint: Checkpoint, names: tuple[str, ...]) -> _Answers[L]:
+def _ask(
+    registry: Registry, group: Group[Callable[[], L]], checkpoint: Checkpoint, names: tuple[str, ...]
+) -> _Answers[L]:
     """Every loader's answer; one that cannot be used, or fails while it looks, counts as a refusal and is logged."""
     answers = _Answers(group)
     for name in names:
@@ -130,7 +132,7 @@ def _ask(registry: Registry, group: Group[L], checkpoint: Checkpoint, names: tup
     return answers
 
 
-def _choose(registry: Registry, group: Group[L], checkpoint: Checkpoint, wanted: str | None) -> L:
+def _choose(registry: Registry, group: Group[Callable[[], L]], checkpoint: Checkpoint, wanted: str | None) -> L:
     if wanted is not None:
         loader = registry.create(group, wanted)
         reason = loader.refuses(checkpoint)
@@ -155,7 +157,7 @@ def _choose(registry: Registry, group: Group[L], checkpoint: Checkpoint, wanted:
     )
 
 
-def _remedy(registry: Registry, group: Group[L], checkpoint: Checkpoint) -> str:
+def _remedy(registry: Registry, group: Group[Callable[[], L]], checkpoint: Checkpoint) -> str:
     """What to do when no loader of ``group`` fits: most often a target and a draft were exchanged."""
     exchanged = (
         _ask(registry, DRAFTS, checkpoint, registry.names(DRAFTS)).fitting

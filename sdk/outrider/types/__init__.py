@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from outrider.types.attention import AttnBatch, AttnCapabilities, AttnShape, CaptureSupport
+from outrider.types.capture import CaptureSummary, CaptureTotals, Unserved, totals_by_kind
 from outrider.types.counts import RequestCount, RequestId, RowIndex, TokenCount
-from outrider.types.draft import DraftSpec, MediaView, RecurrentState, RowAlignment, WeightSource
+from outrider.types.draft import DraftSpec, MediaView, PositionView, RecurrentState, RowAlignment, WeightSource
 from outrider.types.model import AttentionSpec, ModelSpec, PositionScheme, RopeKind, RopeSpec
 from outrider.types.outputs import CaptureHiddenMode, OutputWants, StepResult, TokenLogprobs
 from outrider.types.overrides import DraftOverrides
@@ -14,15 +15,18 @@ from outrider.types.runner import (
     Admitted,
     Axis,
     BufferSlot,
+    CaptureRecord,
     DispatchReport,
+    GraphSizes,
     Phase,
     PhaseShape,
     RefusalReason,
     Refused,
+    Role,
     RoundShape,
 )
 from outrider.types.sampling import SamplingFeatures, SamplingParams, SamplingState
-from outrider.types.stack import Attend, DraftOutput, StackInputs, StackOutput
+from outrider.types.stack import Attend, BodyCalls, DraftOutput, RunOutside, StackInputs, StackOutput, run_directly
 from outrider.types.state import DecodeState, VerifiedRows
 from outrider.types.taps import HiddenTap, TapConvention
 from outrider.types.vocab import DraftVocab
@@ -36,9 +40,13 @@ __all__ = [
     "AttnCapabilities",
     "AttnShape",
     "Axis",
+    "BodyCalls",
     "BufferSlot",
     "CaptureHiddenMode",
+    "CaptureRecord",
+    "CaptureSummary",
     "CaptureSupport",
+    "CaptureTotals",
     "DecodeState",
     "DispatchReport",
     "DraftDistribution",
@@ -48,6 +56,7 @@ __all__ = [
     "DraftVocab",
     "Emission",
     "FinishReason",
+    "GraphSizes",
     "HiddenTap",
     "MediaView",
     "ModelSpec",
@@ -55,6 +64,7 @@ __all__ = [
     "Phase",
     "PhaseShape",
     "PositionScheme",
+    "PositionView",
     "Proposal",
     "RecurrentState",
     "RefusalReason",
@@ -62,11 +72,13 @@ __all__ = [
     "Request",
     "RequestCount",
     "RequestId",
+    "Role",
     "RopeKind",
     "RopeSpec",
     "RoundShape",
     "RowAlignment",
     "RowIndex",
+    "RunOutside",
     "SamplingFeatures",
     "SamplingParams",
     "SamplingState",
@@ -77,6 +89,9 @@ __all__ = [
     "TokenCount",
     "TokenLogprobs",
     "TreeShape",
+    "Unserved",
     "VerifiedRows",
     "WeightSource",
+    "run_directly",
+    "totals_by_kind",
 ]

@@ -25,7 +25,8 @@ class CaptureSupport(Enum):
 class AttnCapabilities:
     """What an attention backend can serve; everything else is refused at bind, with both sides named.
 
-    ``page_sizes`` and ``head_dims`` are ``None`` where any will do.
+    ``page_sizes`` and ``head_dims`` are ``None`` where any will do. ``any_length``: a plan for a large ``max_length``
+    serves short sequences at their own cost, so one capture does for all lengths.
     """
 
     name: str
@@ -38,6 +39,7 @@ class AttnCapabilities:
     soft_cap: bool
     sinks: bool
     capture: CaptureSupport
+    any_length: bool = False
 
 
 @frozen

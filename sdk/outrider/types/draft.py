@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 import torch
 from attrs import frozen
@@ -11,7 +12,7 @@ from outrider.types.model import AttentionSpec, RopeSpec
 from outrider.types.taps import HiddenTap
 from outrider.types.vocab import DraftVocab
 
-__all__ = ["DraftSpec", "MediaView", "RecurrentState", "RowAlignment", "WeightSource"]
+__all__ = ["DraftSpec", "MediaView", "PositionView", "RecurrentState", "RowAlignment", "WeightSource"]
 
 
 class WeightSource(Enum):
@@ -26,7 +27,18 @@ class MediaView(Enum):
     """What a draft sees at the positions of images, video or audio."""
 
     TARGET_EMBEDDING = "the target's merged embedding"
+    """The very rows the target's layers read; needs embeddings as wide as the target's, and `RowAlignment.SHIFTED`."""
     PLACEHOLDER = "the embedding of the placeholder token"
+    """The draft's own row of that id; zeros where the id lies outside the vocabulary."""
+
+
+class PositionView(Enum):
+    """Where the rope positions of a draft's rows come from."""
+
+    TARGET = "the target's positions"
+    """A draft of one axis takes the first (time) of a target's three; one of three axes takes a target's one on each."""
+    INDEX = "sequence indices"
+    """Counted by tokens, whatever axes and offsets the target's positions have."""
 
 
 class RowAlignment(Enum):
@@ -54,7 +66,8 @@ class DraftSpec:
     ``state`` is ``None`` for a draft that carries nothing between steps but its KV (a standalone model).
     ``taps`` is empty for a draft that is fed no feature of the target; otherwise `feature_width` columns, the taps
     in order, are fed with every verified row. ``max_positions`` is the draft's own context limit. ``alignment`` SAME
-    goes without taps, and its rope positions are sequence indices, whatever axes and offsets the target's have.
+    goes without taps, and its rope positions are sequence indices, whatever ``positions`` says. ``position_axes`` 3 asks
+    for positions ``[3, T]``.
     """
 
     name: str
@@ -73,6 +86,8 @@ class DraftSpec:
     rope: RopeSpec | None = None
     max_draft_tokens: int | None = None
     media: MediaView = MediaView.PLACEHOLDER
+    position_axes: Literal[1, 3] = 1
+    positions: PositionView = PositionView.TARGET
     alignment: RowAlignment = RowAlignment.SHIFTED
     needs_lengths: bool = False
     """Whether its rope needs `StackInputs.lengths` (dynamic NTK)."""

@@ -58,6 +58,17 @@ class StepResult:
     top_ids: Tensor | None = None
     hidden: tuple[Tensor, ...] | None = None
 
+    def first(self, count: int) -> StepResult:
+        """The same of the first ``count`` rows; views."""
+        if count == self.packed.shape[0]:
+            return self
+        return StepResult(
+            self.packed[:count],
+            None if self.logprobs is None else self.logprobs[:count],
+            None if self.top_ids is None else self.top_ids[:count],
+            None if self.hidden is None else self.hidden[:count],
+        )
+
 
 @frozen
 class TokenLogprobs:

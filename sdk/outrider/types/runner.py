@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from outrider.types.attention import AttnBatch, AttnShape
 from outrider.types.counts import RequestCount, TokenCount
-from outrider.types.outputs import OutputWants
+from outrider.types.outputs import CaptureHiddenMode, OutputWants
 from outrider.types.proposal import TreeShape
 from outrider.types.sampling import SamplingFeatures
 
@@ -18,11 +18,14 @@ __all__ = [
     "Admitted",
     "Axis",
     "BufferSlot",
+    "CaptureRecord",
     "DispatchReport",
+    "GraphSizes",
     "Phase",
     "PhaseShape",
     "RefusalReason",
     "Refused",
+    "Role",
     "RoundShape",
 ]
 
@@ -66,17 +69,26 @@ class BufferSlot:
 class PhaseShape:
     """How large one call of a body is, as far as the host knows: tokens and requests are different counts.
 
-    ``attention`` is `AttnBatch.shape`: ``None`` for ragged batches and prompts.
+    ``attention`` is `AttnBatch.shape`: ``None`` for ragged batches and prompts. ``hidden``: whether the outputs of every
+    token are wanted (FULL) or one row per request (LAST).
     """
 
     tokens: TokenCount
     requests: RequestCount
     attention: AttnShape | None = None
+    hidden: CaptureHiddenMode = CaptureHiddenMode.FULL
 
     @classmethod
-    def of(cls, batch: AttnBatch) -> PhaseShape:
+    def of(cls, batch: AttnBatch, hidden: CaptureHiddenMode = CaptureHiddenMode.FULL) -> PhaseShape:
         """The shape of a call whose rows attend as ``batch`` says."""
-        return cls(batch.num_tokens, batch.num_requests, batch.shape)
+        return cls(batch.num_tokens, batch.num_requests, batch.shape, hidden)
+
+    def __str__(self) -> str:
+        if self.attention is None:
+            return f"{self.tokens} tokens, {self.requests} requests, no equal number of queries each"
+        each = self.attention
+        sizes = f"{self.tokens} tokens, {self.requests} requests of {each.queries} queries"
+        return f"{sizes}, up to {each.max_length} positions"
 
 
 @frozen
@@ -84,7 +96,8 @@ class RoundShape:
     """How large a whole round is, and all else that the host decides about it: rounds of equal shape run the same operators.
 
     ``max_length``: host bound of the sequences' tokens. ``proposal``: sizes of what is drafted. ``features`` and ``wants``:
-    what the requests of the batch use and ask for.
+    what the requests of the batch use and ask for. A runner may run the round larger than asked, with rows that stand idle
+    and longer bounds, up to ``most_requests`` and ``most_length``.
     """
 
     requests: RequestCount
@@ -92,6 +105,12 @@ class RoundShape:
     proposal: TreeShape
     features: SamplingFeatures
     wants: OutputWants
+    most_requests: RequestCount
+    most_length: int
+
+    def __str__(self) -> str:
+        drafted = f"{self.proposal.num_tokens} drafted tokens each"
+        return f"{self.requests} requests, {drafted}, up to {self.max_length} positions"
 
 
 class RefusalReason(Enum):
@@ -105,7 +124,37 @@ class RefusalReason(Enum):
     DEVICE = "the device has no graphs"
     MEMORY = "out of memory during capture"
     HIDDEN_MODE = "more hidden states asked than were captured"
+    ROLE = "the worker's role has no such graphs"
     CLOSED = "the runner is closed"
+
+
+class Role(Enum):
+    """Which part of generation a worker does, and so which graphs it captures."""
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    """Prompts only: no graphs of rounds, nor of the phases in them."""
+    DECODE = "decode"
+    """Rounds only: no graphs of prompts."""
+
+    def captures(self, *, prompt: bool) -> bool:
+        """Whether graphs of prompts (or else of rounds) are captured."""
+        return self is Role.BOTH or (self is Role.PREFILL) == prompt
+
+
+@frozen
+class GraphSizes:
+    """At which sizes a runner captures: rounds and their phases at counts of ``requests``, prompts at counts of ``tokens``.
+
+    Empty where it captures none. ``tokens_left_out`` and ``requests_left_out``: what it would capture, were it not for its
+    ``role``.
+    """
+
+    tokens: tuple[TokenCount, ...] = ()
+    requests: tuple[RequestCount, ...] = ()
+    role: Role = Role.BOTH
+    tokens_left_out: tuple[TokenCount, ...] = ()
+    requests_left_out: tuple[RequestCount, ...] = ()
 
 
 @frozen
@@ -118,25 +167,44 @@ class Admitted:
 
 @frozen
 class Refused:
-    """The runner does not serve the call; the caller runs it eagerly, and the refusal is counted."""
+    """The runner does not serve the call; it goes one step down, and the refusal is counted.
+
+    ``by``: what refused, where a runner has several kinds of graphs ("round", "phase", "breakable").
+    """
 
     reason: RefusalReason
     numbers: str
     remedy: str
+    by: str = ""
+
+
+@frozen
+class CaptureRecord:
+    """One graph that was captured: ``by`` as in `Refused`, ``nbytes`` of device memory, ``seconds`` it took."""
+
+    phase: Phase
+    by: str
+    size: str
+    seconds: float
+    nbytes: int
 
 
 @frozen(eq=False)
 class DispatchReport:
-    """How often each phase ran where, and every refusal by reason, with the newest of each explained."""
+    """How often each phase ran where, every refusal by reason with the newest of each explained, and what was captured.
+
+    ``explained`` is keyed by phase, by who refused and by reason.
+    """
 
     runner: str
     ran: Counter[tuple[Phase, str]] = field(factory=lambda: Counter[tuple[Phase, str]]())
     refused: Counter[tuple[Phase, RefusalReason]] = field(factory=lambda: Counter[tuple[Phase, RefusalReason]]())
-    explained: dict[tuple[Phase, RefusalReason], Refused] = field(
-        factory=lambda: dict[tuple[Phase, RefusalReason], Refused]()
+    explained: dict[tuple[Phase, str, RefusalReason], Refused] = field(
+        factory=lambda: dict[tuple[Phase, str, RefusalReason], Refused]()
     )
+    captured: list[CaptureRecord] = field(factory=lambda: list[CaptureRecord]())
 
     def count_refusal(self, phase: Phase, refusal: Refused) -> None:
-        """Count one call of ``phase`` that no graph served."""
+        """Count one call of ``phase`` that no graph of this kind served."""
         self.refused[phase, refusal.reason] += 1
-        self.explained[phase, refusal.reason] = refusal
+        self.explained[phase, refusal.by, refusal.reason] = refusal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 from attrs import frozen
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from outrider.types.taps import HiddenTap
 
-__all__ = ["Attend", "DraftOutput", "StackInputs", "StackOutput"]
+__all__ = ["Attend", "BodyCalls", "DraftOutput", "RunOutside", "StackInputs", "StackOutput", "run_directly"]
 
 
 class Attend(Protocol):
@@ -26,6 +27,34 @@ class Attend(Protocol):
         ...
 
 
+class RunOutside(Protocol):
+    """Runs a function outside of any graph, supplied by the runner."""
+
+    @abstractmethod
+    def __call__(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """What ``function`` gives for ``tensors``: shape and dtype of the first of them.
+
+        For what cannot be captured (a kernel that allocates by data, an operator with host code). A graph ends before it
+        and another begins after it; the function must wait for nothing that only the host knows. Where the runner serves
+        ragged batches it sees only real rows of tensors whose leading axis counts tokens. The result may be a buffer that
+        the next pass overwrites.
+        """
+        ...
+
+
+def run_directly(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """A `RunOutside` for bodies that are run directly."""
+    return function(*tensors)
+
+
+@frozen(eq=False)
+class BodyCalls:
+    """What a runner supplies to a body: ``attend``, and ``outside`` for what the body declares as not capturable."""
+
+    attend: Attend
+    outside: RunOutside = run_directly
+
+
 @frozen(eq=False)
 class StackInputs:
     """Everything a stack needs beside its input rows.
@@ -33,13 +62,14 @@ class StackInputs:
     ``positions``: ``[T]`` int64, or ``[3, T]`` where `PositionScheme.axes` is 3. ``taps``: wanted, in order.
     ``attend``: called exactly once for each layer. ``lengths``: ``[T]`` int64, the length of the sequence each
     token was encoded with (prompt length in prefill, position + 1 afterwards), only where
-    `PositionScheme.needs_lengths` asks for it.
+    `PositionScheme.needs_lengths` asks for it. ``outside``: runs what no graph can hold.
     """
 
     positions: Tensor
     attend: Attend
     taps: tuple[HiddenTap, ...] = ()
     lengths: Tensor | None = None
+    outside: RunOutside = run_directly
 
 
 @frozen(eq=False)

@@ -62,8 +62,9 @@ class VerifiedRows:
 
     - ``first_row``: where in the batch the B requests stand (rows first_row .. first_row + B - 1).
     - ``tokens`` and ``next_tokens``: ``[T]`` int64, token i and token i + 1 of each pair.
-    - ``next_embeds``: ``[T, H]`` target embeddings of the next positions where media
-      make them differ from ``embed(next_tokens)``, else ``None``.
+    - ``next_media``: ``[T]`` bool, where the next position belongs to an image or the like, and ``next_embeds``: ``[T, H]``,
+      the target's merged embedding there (other rows hold anything finite); both ``None`` without media.
+    - ``foreign_ids``: whether tokens may hold ids outside the vocabulary: placeholders of media, which have no embedding.
     - ``features``: ``[T, DraftSpec.feature_width]``, ``None`` for a drafter without taps.
     - ``indices``: ``[T]`` int64, sequence index of each pair (position of its feature).
     - ``positions``: ``[T]`` or ``[3, T]`` int64 rope positions of the pairs.
@@ -87,3 +88,5 @@ class VerifiedRows:
     host_prefix_lens: tuple[int, ...] | None = None
     prefill_lengths: Tensor | None = None
     next_embeds: Tensor | None = None
+    next_media: Tensor | None = None
+    foreign_ids: bool = False

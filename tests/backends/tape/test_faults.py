@@ -8,6 +8,7 @@ from torch import Tensor
 
 from outrider._torch import int_rows
 from outrider.errors import CaptureError, GraphError, OutriderError
+from outrider.interfaces import Break
 from outrider_backends.tape import Tape
 from outrider_backends.tape.faults import CaptureFault
 from tests.backends.tape.bad_bodies import BAD, Body, faulty_line
@@ -22,7 +23,7 @@ def capture(body: Body) -> Tape:
         ids.fill_(1)
 
     inputs = {"x": x, "ids": ids}
-    return Tape.capture(lambda: {"y": body(x, ids)}, inputs, device=CPU, what="target verify", vary=vary)
+    return Tape.capture(lambda _: {"y": body(x, ids)}, inputs, device=CPU, what="target verify", vary=vary)
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -63,7 +64,7 @@ def capture_from_first(body: Body) -> Tape:
     x, ids = torch.ones(4, 3), torch.ones(4, dtype=torch.int64)
     runs: list[int] = []
 
-    def once() -> dict[str, Tensor]:
+    def once(break_: Break) -> dict[str, Tensor]:
         runs.append(0)
         if len(runs) == 2:
             ids.copy_(torch.arange(4))
@@ -84,7 +85,37 @@ def test_outputs_that_change_their_names() -> None:
     names = iter("abc")
     x = torch.ones(2)
     with pytest.raises(CaptureError, match=r"outputs \['b'\] the first time, \['c'\] the second"):
-        Tape.capture(lambda: {next(names): x * 2}, {"x": x}, device=CPU)
+        Tape.capture(lambda _: {next(names): x * 2}, {"x": x}, device=CPU)
+
+
+def test_breaks_that_differ() -> None:
+    counts = iter((0, 1, 2))
+    x = torch.ones(2)
+
+    def more_and_more(break_: Break) -> dict[str, Tensor]:
+        for _ in range(next(counts)):
+            break_(lambda: None)
+        return {"y": x * 2}
+
+    with pytest.raises(CaptureError, match="1 breaks the first time, 2 the second"):
+        Tape.capture(more_and_more, {"x": x}, device=CPU)
+
+
+def test_breaks_that_move() -> None:
+    first = iter((True, True, False))
+    x = torch.ones(2)
+
+    def moving(break_: Break) -> dict[str, Tensor]:
+        early = next(first)
+        if early:
+            break_(lambda: None)
+        y = x * 2
+        if not early:
+            break_(lambda: None)
+        return {"y": y}
+
+    with pytest.raises(CaptureError, match="or at other places"):
+        Tape.capture(moving, {"x": x}, device=CPU)
 
 
 def test_the_error_tree() -> None:

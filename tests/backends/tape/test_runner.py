@@ -1,21 +1,20 @@
-"""What the runner serves, what it refuses and why, and what it does with bodies that cannot be captured."""
+"""What graphs of phases serve, what they refuse and why, and what is done with bodies that cannot be captured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 import pytest
 import torch
-from attrs import define, evolve
+from attrs import evolve
 from torch import Tensor
 
 from outrider import registry
 from outrider.errors import CaptureError, ClosedError, ConformanceError, GraphError
-from outrider.graphs import request_buckets
+from outrider.graphs import GraphOptions, LadderRunner, RunnerOptions, Steps, request_buckets
 from outrider.interfaces import AttnPlan, GraphBody, GraphRunner
 from outrider.types import (
     Admitted,
-    Attend,
     AttnBatch,
     Axis,
     BufferSlot,
@@ -25,33 +24,25 @@ from outrider.types import (
     RefusalReason,
     Refused,
 )
-from outrider_backends.tape import TapePool, TapeRunner, create
+from outrider_backends.tape import TapeMedium, create, tape_runner
+from tests.support import bodies
+from tests.support.bodies import Body, X, read
 from tests.support.planners import Doubling, FixedPlanner, uniform_batch
 
 PHASE = Phase.TARGET_VERIFY
-X = BufferSlot("x", Axis.TOKENS, (2,), torch.float32)
 
 
-@define
-class Body:
-    """Doubles twice, once by attention; ``extra`` is what else it does with the rows."""
-
-    extra: Callable[[Tensor], Tensor] = torch.neg
-    outputs: tuple[BufferSlot, ...] = (X,)
-    calls: int = 0
-
-    @property
-    def inputs(self) -> tuple[BufferSlot, ...]:
-        return (X,)
-
-    def __call__(self, buffers: Mapping[str, Tensor], attend: Attend) -> dict[str, Tensor]:
-        self.calls += 1
-        x = buffers["x"]
-        return {"x": self.extra(attend(0, x * 2, x, x))}
-
-
-def read(x: Tensor) -> Tensor:
-    return x * x.sum().item()
+def phases(
+    buckets: Sequence[int] | None = None,
+    *,
+    on_demand: bool = True,
+    poison: bool = False,
+    medium: TapeMedium | None = None,
+) -> LadderRunner:
+    """A runner that captures phases with their attention, and nothing else."""
+    requests = None if buckets is None else request_buckets(buckets)
+    options = GraphOptions(requests=requests, on_demand=on_demand, poison=poison)
+    return tape_runner(options, Steps(rounds=False, breakable=False), medium)
 
 
 def out_of_memory(x: Tensor) -> Tensor:
@@ -84,7 +75,7 @@ def admitted(runner: GraphRunner, batch: AttnBatch) -> Admitted:
 
 
 def test_a_call_is_padded_to_whole_requests_and_a_length() -> None:
-    runner = TapeRunner(request_buckets([1, 4]))
+    runner = phases([1, 4])
     answer = admitted(runner, uniform_batch(3, 5, max_length=65, pages=40))
     assert (answer.key.tokens, answer.key.requests, answer.padding) == (20, 4, 5)
     assert answer.key.attention is not None
@@ -93,24 +84,24 @@ def test_a_call_is_padded_to_whole_requests_and_a_length() -> None:
 
 
 def test_a_graph_is_captured_once_and_replayed() -> None:
-    runner, body, planner = TapeRunner(request_buckets([2, 4])), Body(), FixedPlanner()
+    runner, body, planner = phases([2, 4]), Body(), FixedPlanner()
     for requests in (3, 4, 3, 2, 1, 4):
         run(runner, body, uniform_batch(requests, 2), planner)
     assert body.calls == 6, "warm-up and two recordings for each of two buckets"
     assert [len(batch.query_lens) for batch in planner.planned] == [4, 2]
-    assert runner.report.ran == {(PHASE, "tape"): 6}
+    assert runner.report.ran == {(PHASE, "phase"): 6}
     assert not runner.report.refused
 
 
 def test_sizes_that_differ_in_more_than_rows_are_graphs_of_their_own() -> None:
-    runner, body, planner = TapeRunner(request_buckets([2])), Body(), FixedPlanner()
+    runner, body, planner = phases([2]), Body(), FixedPlanner()
     tree = evolve(
         uniform_batch(2, 2),
         tail_mask=torch.ones(2, 2, 3, dtype=torch.bool),
         query_depths=torch.zeros(2, 2, dtype=torch.int64),
         tail_depths=torch.zeros(2, 3, dtype=torch.int64),
     )
-    for batch in (uniform_batch(2, 2), uniform_batch(2, 3), tree, uniform_batch(2, 2, max_length=65)):
+    for batch in (uniform_batch(2, 2), uniform_batch(2, 3), tree, uniform_batch(2, 2, max_length=129)):
         run(runner, body, batch, planner)
     assert len({PhaseShape.of(batch) for batch in planner.planned}) == 4
     with_another = Body()
@@ -119,7 +110,7 @@ def test_sizes_that_differ_in_more_than_rows_are_graphs_of_their_own() -> None:
 
 
 def test_prompts_and_ragged_batches_run_directly_and_are_counted() -> None:
-    runner, body = create(), Body()
+    runner, body = phases(), Body()
     ragged = evolve(uniform_batch(3), query_lens=(2, 1, 0))
     prompt = evolve(uniform_batch(2, 3), host_prefix_lens=(0, 0))
     for batch in (ragged, prompt):
@@ -127,12 +118,12 @@ def test_prompts_and_ragged_batches_run_directly_and_are_counted() -> None:
         refused(runner, batch, RefusalReason.NOT_UNIFORM)
     assert runner.report.ran == {(PHASE, "eager"): 2}
     assert runner.report.refused == {(PHASE, RefusalReason.NOT_UNIFORM): 2}
-    explained = runner.report.explained[PHASE, RefusalReason.NOT_UNIFORM]
+    explained = runner.report.explained[PHASE, "phase", RefusalReason.NOT_UNIFORM]
     assert "6 tokens, 2 requests" in explained.numbers
 
 
 def test_more_requests_than_the_largest_bucket_run_directly() -> None:
-    runner = TapeRunner(request_buckets([1, 2]))
+    runner = phases([1, 2])
     run(runner, Body(), uniform_batch(3))
     answer = refused(runner, uniform_batch(3), RefusalReason.TOO_LARGE)
     assert answer.numbers == "3 requests, the largest bucket holds 2"
@@ -140,7 +131,7 @@ def test_more_requests_than_the_largest_bucket_run_directly() -> None:
 
 
 def test_a_backend_that_declares_no_capture_is_not_captured() -> None:
-    runner, body = create(), Body()
+    runner, body = phases(), Body()
     planner = FixedPlanner(capture=CaptureSupport.NONE)
     for _ in range(2):
         run(runner, body, uniform_batch(2), planner)
@@ -150,12 +141,12 @@ def test_a_backend_that_declares_no_capture_is_not_captured() -> None:
 
 
 def test_a_body_that_cannot_be_captured_is_named_and_runs_directly() -> None:
-    runner, body = create(), Body(read)
+    runner, body = phases(), Body(read)
     x = torch.ones(2, 2)
     found = runner.run(PHASE, body, {"x": x}, uniform_batch(2), FixedPlanner())["x"]
     assert torch.equal(found, torch.full((2, 2), 64.0))
     answer = refused(runner, uniform_batch(1), RefusalReason.BODY)
-    assert f"{__file__}:" in answer.numbers
+    assert f"{bodies.__file__}:" in answer.numbers
     assert "reads a value on the host" in answer.numbers
     calls = body.calls
     run(runner, body, uniform_batch(2))
@@ -164,13 +155,13 @@ def test_a_body_that_cannot_be_captured_is_named_and_runs_directly() -> None:
 
 
 def test_an_explicit_capture_raises() -> None:
-    runner = create()
-    with pytest.raises(CaptureError, match="target verify at 2 tokens of 2 requests cannot be captured"):
+    runner = phases()
+    with pytest.raises(CaptureError, match=r"target verify at 2 tokens, 2 requests of .* cannot be captured"):
         runner.capture(PHASE, Body(read), [PhaseShape.of(uniform_batch(2))], FixedPlanner())
 
 
 def test_out_of_memory_in_a_capture_leaves_the_other_sizes() -> None:
-    runner, body, planner = TapeRunner(request_buckets([1, 4])), Body(), FixedPlanner()
+    runner, body, planner = phases([1, 4]), Body(), FixedPlanner()
     run(runner, body, uniform_batch(1), planner)
 
     def fails_when_large(x: Tensor) -> Tensor:
@@ -183,33 +174,45 @@ def test_out_of_memory_in_a_capture_leaves_the_other_sizes() -> None:
     body.extra = torch.neg
     run(runner, body, uniform_batch(3), planner)
     run(runner, body, uniform_batch(1), planner)
-    assert runner.report.ran == {(PHASE, "tape"): 2, (PHASE, "eager"): 1}
+    assert runner.report.ran == {(PHASE, "phase"): 2, (PHASE, "eager"): 1}
     assert runner.report.refused == {(PHASE, RefusalReason.MEMORY): 2}
 
 
 def test_without_capture_on_demand_only_what_was_captured_is_served() -> None:
-    runner, body, planner = TapeRunner(request_buckets([1, 2, 4, 8]), on_demand=False), Body(), FixedPlanner()
+    runner, body, planner = phases([1, 2, 4, 8], on_demand=False), Body(), FixedPlanner()
     run(runner, body, uniform_batch(2), planner)
     assert "0 graphs of the phase" in refused(runner, uniform_batch(2), RefusalReason.NOT_CAPTURED).numbers
-    shapes = [PhaseShape.of(uniform_batch(count, max_length=length)) for count, length in ((8, 64), (4, 64), (4, 100))]
+    shapes = [PhaseShape.of(uniform_batch(count, max_length=length)) for count, length in ((8, 64), (4, 64), (4, 200))]
     captured = runner.capture(PHASE, body, [*shapes, shapes[0]], planner)
     assert [(key.requests, key.attention and key.attention.max_length) for key in captured] == [
-        (8, 64),
-        (4, 64),
+        (8, 128),
         (4, 128),
+        (4, 256),
     ]
     answer = admitted(runner, uniform_batch(1, max_length=30))
     assert (answer.key, answer.padding) == (captured[1], 3)
-    assert admitted(runner, uniform_batch(3, max_length=70)).key == captured[2]
-    refused(runner, uniform_batch(5, max_length=70), RefusalReason.NOT_CAPTURED)
+    assert admitted(runner, uniform_batch(3, max_length=130)).key == captured[2]
+    refused(runner, uniform_batch(5, max_length=130), RefusalReason.NOT_CAPTURED)
     refused(runner, uniform_batch(2, 2), RefusalReason.NOT_CAPTURED)
     run(runner, body, uniform_batch(1), planner)
-    assert runner.report.ran == {(PHASE, "eager"): 1, (PHASE, "tape"): 1}
+    assert runner.report.ran == {(PHASE, "eager"): 1, (PHASE, "phase"): 1}
+
+
+def test_without_capture_on_demand_another_body_or_planner_is_not_captured_either() -> None:
+    """What is admitted follows from shapes; that a graph is another's shows when it is run, and is counted."""
+    runner, body, planner = phases([2], on_demand=False), Body(), FixedPlanner()
+    runner.capture(PHASE, body, [PhaseShape.of(uniform_batch(2))], planner)
+    for other_body, other_planner in ((Body(), planner), (body, FixedPlanner())):
+        run(runner, other_body, uniform_batch(2), other_planner)
+    assert runner.report.ran == {(PHASE, "eager"): 2}
+    assert runner.report.refused == {(PHASE, RefusalReason.NOT_CAPTURED): 2}
+    run(runner, body, uniform_batch(2), planner)
+    assert runner.report.ran == {(PHASE, "eager"): 2, (PHASE, "phase"): 1}
 
 
 def test_admission_is_the_same_for_every_rank() -> None:
     """Two runners that captured the same answer alike, whatever they ran in between."""
-    one, two = (TapeRunner(request_buckets([2, 8])) for _ in range(2))
+    one, two = (phases([2, 8]) for _ in range(2))
     shapes = [PhaseShape.of(uniform_batch(count, queries)) for count in (1, 2, 5, 9) for queries in (1, 3)]
     run(one, Body(), uniform_batch(5, 3))
     run(one, Body(), evolve(uniform_batch(2), query_lens=(2, 0)))
@@ -218,7 +221,7 @@ def test_admission_is_the_same_for_every_rank() -> None:
 
 def test_inputs_that_are_not_what_the_body_declares() -> None:
     with pytest.raises(GraphError, match="'y' was given, declared are x"):
-        create().run(PHASE, Body(), {"x": torch.zeros(2, 2), "y": torch.zeros(2)}, uniform_batch(2), FixedPlanner())
+        phases().run(PHASE, Body(), {"x": torch.zeros(2, 2), "y": torch.zeros(2)}, uniform_batch(2), FixedPlanner())
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_inputs_that_are_not_what_the_body_declares() -> None:
 )
 def test_outputs_that_are_not_what_the_body_declares(outputs: tuple[BufferSlot, ...], says: str) -> None:
     with pytest.raises(ConformanceError, match=says):
-        create().run(PHASE, Body(outputs=outputs), {"x": torch.zeros(2, 2)}, uniform_batch(2), FixedPlanner())
+        phases().run(PHASE, Body(outputs=outputs), {"x": torch.zeros(2, 2)}, uniform_batch(2), FixedPlanner())
 
 
 def test_padding_rows_are_poisoned_where_the_pool_says_so() -> None:
@@ -243,7 +246,7 @@ def test_padding_rows_are_poisoned_where_the_pool_says_so() -> None:
         seen.append(x)
         return x + 0
 
-    runner = TapeRunner(request_buckets([4]), pool=TapePool(debug=True))
+    runner = phases([4], poison=True, medium=TapeMedium(debug=True))
     found = run(runner, Body(watch), uniform_batch(2))
     assert not found.isnan().any()
     assert seen[-1][2:].isnan().all()
@@ -260,28 +263,28 @@ def test_a_body_that_reads_padding_rows_is_found() -> None:
     def leaky(batch: AttnBatch) -> AttnPlan:
         return Leaky()
 
-    runner = TapeRunner(request_buckets([4]), pool=TapePool(debug=True))
+    runner = phases([4], poison=True, medium=TapeMedium(debug=True))
     found = runner.run(PHASE, Body(), {"x": torch.ones(2, 2)}, uniform_batch(2), FixedPlanner(leaky))["x"]
     assert found.isnan().all()
 
 
 def test_the_least_recently_used_graph_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider_backends.tape.runner._CAPACITY", 2)
-    pool = TapePool(debug=True)
-    runner, body, planner = TapeRunner(request_buckets([1, 2, 4]), on_demand=False, pool=pool), Body(), FixedPlanner()
+    monkeypatch.setattr("outrider.graphs.phases._CAPACITY", 2)
+    runner, body, planner = phases([1, 2, 4], on_demand=False), Body(), FixedPlanner()
     shapes = [PhaseShape.of(uniform_batch(count)) for count in (1, 2)]
     runner.capture(PHASE, body, shapes, planner)
     kept = run(runner, body, uniform_batch(2), planner)
+    copied = kept.clone()
     run(runner, body, uniform_batch(1), planner)
     runner.capture(PHASE, body, [PhaseShape.of(uniform_batch(4))], planner)
-    assert not kept.isfinite().any(), "spoilt by the next call, before its graph went"
+    assert torch.equal(kept, copied), "what it gave is memory of its own"
     assert admitted(runner, uniform_batch(1)).key.requests == 1
     assert admitted(runner, uniform_batch(2)).key.requests == 4
     run(runner, body, uniform_batch(2), planner)
 
 
 def test_closed() -> None:
-    runner: GraphRunner = create()
+    runner: GraphRunner = phases()
     run(runner, Body(), uniform_batch(2))
     runner.close()
     runner.close()
@@ -290,8 +293,14 @@ def test_closed() -> None:
         run(runner, Body(), uniform_batch(2))
     with pytest.raises(ClosedError, match="cannot capture"):
         runner.capture(PHASE, Body(), [], FixedPlanner())
-    assert runner.report.ran == {(PHASE, "tape"): 1}
+    assert runner.report.ran == {(PHASE, "phase"): 1}
 
 
-def test_installed_under_its_name() -> None:
-    assert isinstance(registry.runner("tape"), TapeRunner)
+@pytest.mark.parametrize("name", ["tape", "cuda-graph", "breakable"])
+def test_installed_under_its_name(name: str) -> None:
+    assert registry.runner(name).report.runner == name
+
+
+def test_made_as_it_is_asked_of_factories() -> None:
+    runner = create(RunnerOptions(capture_requests=request_buckets([2, 5])))
+    assert runner.sizes.requests == (2, 5)

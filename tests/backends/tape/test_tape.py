@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import FunctionType
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from attrs import define
 from torch import Tensor
 from torch.nn import functional as nn
 
+from outrider.interfaces import Break
 from outrider_backends.tape import Tape
 from tests.support.toy_target import CPU
 
@@ -141,7 +143,7 @@ class Captured:
     body: Body
     calls: int = 0
 
-    def __call__(self) -> dict[str, Tensor]:
+    def __call__(self, break_: Break) -> dict[str, Tensor]:
         self.calls += 1
         return {"y": self.body(self.x, self.ids)}
 
@@ -165,8 +167,7 @@ def test_a_replay_is_the_body_bit_for_bit(name: str, spoiled: bool) -> None:
         captured.x.copy_(x)
         captured.ids.copy_(ids)
         if spoiled:
-            tape.poison_scratch()
-            tape.poison_outputs()
+            tape.spoil()
         tape.replay()
         expected = BODIES[name](x, ids)
         found = tape.outputs["y"]
@@ -190,7 +191,7 @@ def test_outputs_never_share_memory_with_inputs() -> None:
 def test_memory_from_outside_is_read_and_written_where_it_is() -> None:
     cache, step, x = torch.zeros(3, 2), torch.zeros((), dtype=torch.int64), torch.ones(1, 2)
 
-    def body() -> dict[str, Tensor]:
+    def body(break_: Break) -> dict[str, Tensor]:
         cache.index_copy_(0, step[None], x)
         return {"total": cache.sum(0)}
 
@@ -209,7 +210,7 @@ def test_what_the_warm_up_sets_up_is_kept() -> None:
     kept: dict[int, Tensor] = {}
     x = torch.arange(3.0)
 
-    def body() -> dict[str, Tensor]:
+    def body(break_: Break) -> dict[str, Tensor]:
         if 3 not in kept:
             kept[3] = torch.arange(3) * 2
         return {"y": x + kept[3]}
@@ -254,7 +255,7 @@ def test_spoiling_shows_what_is_not_written_anew() -> None:
         return out * 1
 
     tape = Captured(*contents(0), half_filled).tape()
-    tape.poison_scratch()
+    tape.spoil()
     tape.replay()
     assert tape.outputs["y"][2:].isnan().all()
 
@@ -262,3 +263,114 @@ def test_spoiling_shows_what_is_not_written_anew() -> None:
 def test_owned_memory_is_counted() -> None:
     captured = Captured(*contents(0), lambda x, ids: (x * 2) + 1)
     assert captured.tape().owned_bytes == 2 * 4 * 6 * 4
+
+
+def test_a_capture_leaves_memory_as_it_was() -> None:
+    """Whatever the work writes, wherever: rows, slices, whole tensors, twice over."""
+    cache, total, flags = torch.randn(5, 2), torch.randn(3), torch.tensor([True, False])
+    x = torch.ones(2, 2)
+
+    def body(break_: Break) -> dict[str, Tensor]:
+        cache.index_copy_(0, torch.arange(1, 3), x)
+        cache[3:, 1].fill_(7.0)
+        cache.index_copy_(0, torch.arange(2, 4), x * 2)
+        torch.add(total, 1.0, out=total)
+        total[1:].mul_(cache[1, 0])
+        flags.logical_not_()
+        return {"total": total * 2}
+
+    before = [tensor.clone() for tensor in (cache, total, flags)]
+    tape = Tape.capture(body, {"x": x}, device=CPU, warm=False)
+    assert all(torch.equal(one, two) for one, two in zip((cache, total, flags), before, strict=True))
+    expected = [tensor.clone() for tensor in before]
+    expected[0][1:4], expected[0][3, 1], expected[0][4, 1] = torch.tensor([[1.0, 1], [2, 2], [2, 2]]), 2.0, 7.0
+    expected[1] += 1.0
+    expected[2] = ~expected[2]
+    tape.replay()
+    assert all(torch.equal(one, two) for one, two in zip((cache, total, flags), expected, strict=True))
+
+
+def test_a_capture_that_fails_leaves_memory_as_it_was() -> None:
+    cache, x = torch.randn(3), torch.ones(3)
+
+    def body(break_: Break) -> dict[str, Tensor]:
+        cache.copy_(x)
+        break_(lambda: None)
+        cache.mul_(2)
+        raise KeyboardInterrupt
+
+    before = cache.clone()
+    with pytest.raises(KeyboardInterrupt):
+        Tape.capture(body, {"x": x}, device=CPU, warm=False)
+    assert torch.equal(cache, before)
+    assert (x * 2).tolist() == [2.0] * 3, "nothing is recorded any more"
+
+
+def test_eager_pieces_run_where_the_breaks_were() -> None:
+    """Segments of no operators, of one, and a piece at each end; none of them runs in the capture itself."""
+    x, between, ran = torch.zeros(3), torch.zeros(3), list[str]()
+
+    def body(break_: Break) -> dict[str, Tensor]:
+        break_(lambda: ran.append("first"))
+        y = x + 1
+
+        def eager() -> None:
+            ran.append("second")
+            between.copy_(y.sum().item() * x)  # what no graph could hold
+
+        break_(eager)
+        break_(lambda: ran.append("third"))
+        z = between * 2
+        break_(lambda: ran.append("last"))
+        return {"z": z}
+
+    tape = Tape.capture(body, {"x": x}, device=CPU)
+    assert ran == []
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        tape.replay()
+        assert torch.equal(tape.outputs["z"], torch.full((3,), 2 * value * 3 * (value + 1)))
+    assert ran == ["first", "second", "third", "last"] * 2
+
+
+def test_a_medium_that_forgets_an_eager_piece_is_found() -> None:
+    """The comparison above can fail: without the piece the segment after it reads what was there before."""
+    x, between = torch.zeros(3), torch.zeros(3)
+
+    def body(break_: Break) -> dict[str, Tensor]:
+        y = x + 1
+
+        def eager() -> None:
+            between.copy_(y)
+
+        break_(eager)
+        return {"z": between * 2}
+
+    tape = Tape.capture(body, {"x": x}, device=CPU)
+    steps = tape._steps  # pyright: ignore[reportPrivateUsage] - breaks the tape on purpose
+    steps.pop(next(place for place, step in enumerate(steps) if isinstance(step, FunctionType)))
+    x.fill_(4.0)
+    tape.replay()
+    assert not torch.equal(tape.outputs["z"], torch.full((3,), 10.0))
+
+
+def test_what_an_eager_piece_raises_comes_as_it_is_and_the_next_replay_is_whole() -> None:
+    x, between, fail = torch.zeros(3), torch.zeros(3), [True]
+
+    def body(break_: Break) -> dict[str, Tensor]:
+        y = x + 1
+
+        def eager() -> None:
+            if fail[0]:
+                raise ValueError("the piece failed")
+            between.copy_(y)
+
+        break_(eager)
+        return {"z": between * 2}
+
+    tape = Tape.capture(body, {"x": x}, device=CPU)
+    with pytest.raises(ValueError, match="the piece failed"):
+        tape.replay()
+    fail[0] = False
+    tape.replay()
+    assert torch.equal(tape.outputs["z"], torch.full((3,), 2.0))

@@ -1,0 +1,272 @@
+"""`LadderRunner`: a `GraphRunner` over any medium; what one kind of graph does not serve goes one step down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from attrs import evolve, frozen
+from torch import Tensor
+
+from outrider.errors import ClosedError
+from outrider.graphs.breakables import BreakableGraphs
+from outrider.graphs.buckets import Buckets, request_buckets, token_buckets
+from outrider.graphs.capturing import Capturer
+from outrider.graphs.options import RunnerOptions
+from outrider.graphs.phases import PhaseGraphs
+from outrider.graphs.results import wanted_rows
+from outrider.graphs.rounds import RoundContext, RoundGraphs
+from outrider.interfaces import AttnPlanner, GraphBody, GraphMedium, RoundStep
+from outrider.types import (
+    Admitted,
+    AttnBatch,
+    BodyCalls,
+    CaptureHiddenMode,
+    DispatchReport,
+    GraphSizes,
+    Phase,
+    PhaseShape,
+    RefusalReason,
+    Refused,
+    RequestCount,
+    Role,
+    RoundShape,
+    StepResult,
+    TokenCount,
+)
+
+__all__ = ["GraphOptions", "LadderRunner", "Steps"]
+
+HIDDEN_MODES: Mapping[Phase, CaptureHiddenMode] = {Phase.DRAFT_EXTEND: CaptureHiddenMode.LAST}
+"""Which hidden states graphs give by default: of the draft's extension the newest of each request, else all."""
+
+
+@frozen
+class Steps:
+    """Which kinds of graphs a runner tries, in this order, before it runs eagerly."""
+
+    rounds: bool = True
+    phases: bool = True
+    breakable: bool = True
+
+
+@frozen(eq=False)
+class GraphOptions:
+    """What a runner captures.
+
+    ``requests`` and ``tokens``: buckets, by default `request_buckets` and `token_buckets`. ``on_demand``: capture phases
+    when they are first needed; else only what `LadderRunner.capture` was told. ``hidden_modes``: by phase, FULL where none is
+    named. ``poison``: padding holds NaN and huge numbers, to prove that nothing reads it.
+    """
+
+    requests: Buckets[RequestCount] | None = None
+    tokens: Buckets[TokenCount] | None = None
+    role: Role = Role.BOTH
+    on_demand: bool = True
+    hidden_modes: Mapping[Phase, CaptureHiddenMode] = HIDDEN_MODES
+    poison: bool = False
+
+    @classmethod
+    def of(cls, options: RunnerOptions) -> GraphOptions:
+        """What was asked for, and the defaults for the rest."""
+        return cls(requests=options.capture_requests, tokens=options.capture_tokens, role=options.role)
+
+
+class LadderRunner:
+    """Tries, for a round: one graph of it whole; for a phase: its graph, then its segments with eager attention between them.
+
+    What none of them serves is run directly. Every refusal is counted and explained, in order. Not thread-safe.
+    """
+
+    def __init__(
+        self, name: str, media: Sequence[GraphMedium], steps: Steps | None = None, options: GraphOptions | None = None
+    ) -> None:
+        """``media``: the first that takes the model's device captures; ``name`` as reports have it."""
+        self._options = GraphOptions() if options is None else options
+        self._steps = Steps() if steps is None else steps
+        self._media = tuple(media)
+        self._report = DispatchReport(runner=name)
+        options, modes = self._options, {**HIDDEN_MODES, **self._options.hidden_modes}
+        self._requests = request_buckets() if options.requests is None else options.requests
+        self._tokens = token_buckets() if options.tokens is None else options.tokens
+        capturer = Capturer(self._media, self._report)
+        self._capturer = capturer
+        self._rounds = RoundGraphs(capturer, self._requests)
+        self._breakables = BreakableGraphs(
+            capturer, self._tokens, modes, on_demand=options.on_demand, poison=options.poison
+        )
+        self._phases = PhaseGraphs(capturer, self._requests, modes, on_demand=options.on_demand, poison=options.poison)
+        self._closed = False
+
+    @property
+    def report(self) -> DispatchReport:
+        """What ran where, what was refused why, and what was captured; live."""
+        return self._report
+
+    @property
+    def sizes(self) -> GraphSizes:
+        """At which sizes it captures, its role considered."""
+        role = self._options.role
+        tokens = self._tokens.counts if self._steps.breakable else ()
+        requests = self._requests.counts
+        prompts, rounds = role.captures(prompt=True), role.captures(prompt=False)
+        return GraphSizes(
+            tokens=tokens if prompts else (),
+            requests=requests if rounds else (),
+            role=role,
+            tokens_left_out=() if prompts else tokens,
+            requests_left_out=() if rounds else requests,
+        )
+
+    @torch.inference_mode()
+    def capture(
+        self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
+    ) -> tuple[PhaseShape, ...]:
+        """Capture ``body`` at the size of each of ``shapes``, on the first step that takes it; sizes once, in the order asked.
+
+        A shape that no graph can serve is left out, and counted in the report.
+
+        Raises:
+            CaptureError: the body cannot be captured; every line that prevents it is named.
+            ClosedError: the runner is closed.
+        """
+        self._check_open(f"capture {phase.value}")
+        captured: dict[PhaseShape, None] = {}
+        for shape in shapes:
+            for step in self._steps_for(phase, shape):
+                made = step if isinstance(step, Refused) else step.make(phase, body, shape, planner)
+                if not isinstance(made, Refused):
+                    captured[made] = None
+                    break
+                self._report.count_refusal(phase, made)
+        return tuple(captured)
+
+    def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
+        """Whether a graph serves a call of ``shape``, and at which size: a function of the shape and what was captured.
+
+        With ``on_demand`` a shape is admitted that would be captured when it is run. A refusal is the last step's.
+        """
+        if self._closed:
+            return Refused(RefusalReason.CLOSED, f"{phase.value} of {shape}", "build a new runner")
+        answer: Admitted | Refused = _no_step(phase, shape)
+        for step in self._steps_for(phase, shape):
+            answer = step if isinstance(step, Refused) else step.admit(phase, shape)
+            if isinstance(answer, Admitted):
+                break
+        return answer
+
+    @torch.inference_mode()
+    def run(
+        self,
+        phase: Phase,
+        body: GraphBody,
+        inputs: Mapping[str, Tensor],
+        batch: AttnBatch,
+        planner: AttnPlanner,
+        rows: Tensor | None = None,
+    ) -> Mapping[str, Tensor]:
+        """Outputs of ``body``, by replay or directly; valid until the next call of the same body.
+
+        Raises:
+            ClosedError: the runner is closed.
+            GraphError: ``inputs`` are not what the body declares.
+        """
+        self._check_open(f"run {phase.value}")
+        context = self._rounds.context
+        if context is not None:
+            return self._run_in_round(context, phase, body, inputs, batch, planner, rows)
+        hidden = CaptureHiddenMode.FULL if rows is None else CaptureHiddenMode.LAST
+        shape = PhaseShape.of(batch, hidden)
+        if shape.attention is not None and planner.capabilities.any_length:
+            most = max(shape.attention.pages * planner.page_size, shape.attention.max_length)
+            shape = evolve(shape, attention=evolve(shape.attention, max_length=most))
+        for step in self._steps_for(phase, shape):
+            made = step if isinstance(step, Refused) else step.serve(phase, body, inputs, batch, planner, rows, shape)
+            if isinstance(made, Refused):
+                self._report.count_refusal(phase, made)
+                continue
+            assert not isinstance(step, Refused)
+            self._report.ran[phase, step.by] += 1
+            return made
+        outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
+        self._report.ran[phase, "eager"] += 1
+        return wanted_rows(body.outputs, outputs, rows)
+
+    @torch.inference_mode()
+    def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
+        """The round, replayed where a graph of its shape exists; valid until the next round.
+
+        A round that cannot be captured whole is run directly, its phases by `run`. The result may have rows after those asked.
+
+        Raises:
+            ClosedError: the runner is closed.
+        """
+        self._check_open("run a round")
+        if not self._steps.rounds:
+            return step(shape)
+        served = self._round_key(shape)
+        if not isinstance(served, Refused):
+            made = self._rounds.serve(served, step)
+            if not isinstance(made, Refused):
+                result, replayed = made
+                self._report.ran[Phase.ROUND, self._rounds.by if replayed else "eager"] += 1
+                return result
+            served = made
+        self._report.count_refusal(Phase.ROUND, served)
+        return step(shape)
+
+    def close(self) -> None:
+        """Free every graph and buffer; a later `run`, `run_round` or `capture` raises `ClosedError`. May be called twice."""
+        self._closed = True
+        self._rounds.close()
+        self._phases.close()
+        self._breakables.close()
+
+    def _run_in_round(
+        self,
+        context: RoundContext,
+        phase: Phase,
+        body: GraphBody,
+        inputs: Mapping[str, Tensor],
+        batch: AttnBatch,
+        planner: AttnPlanner,
+        rows: Tensor | None,
+    ) -> Mapping[str, Tensor]:
+        plan = planner.captured_plan(batch) if context.captures else planner.plan(batch)
+        outputs = body(inputs, BodyCalls(plan.attend, context.outside()))
+        if not context.captures:
+            self._report.ran[phase, "eager"] += 1
+        return wanted_rows(body.outputs, outputs, rows)
+
+    def _round_key(self, shape: RoundShape) -> RoundShape | Refused:
+        if not self._options.role.captures(prompt=False):
+            return self._not_its_role(f"rounds of {shape}", self._rounds.by)
+        return self._rounds.bucket_of(shape)
+
+    def _steps_for(self, phase: Phase, shape: PhaseShape) -> list[PhaseGraphs | BreakableGraphs | Refused]:
+        """What a call goes through, in order."""
+        prompt = phase is Phase.TARGET_PREFILL or (phase is Phase.DRAFT_EXTEND and shape.attention is None)
+        if not self._options.role.captures(prompt=prompt):
+            return [self._not_its_role(f"{phase.value} of {shape}", "")]
+        steps: list[PhaseGraphs | BreakableGraphs | Refused] = []
+        if self._steps.phases:
+            steps.append(self._phases)
+        if self._steps.breakable:
+            steps.append(self._breakables)
+        return steps
+
+    def _not_its_role(self, what: str, by: str) -> Refused:
+        role = self._options.role.value
+        remedy = (
+            f"nothing need be done where another worker does it; else build the runner with role '{Role.BOTH.value}'"
+        )
+        return Refused(RefusalReason.ROLE, f"{what} on a worker for {role} only", remedy, by)
+
+    def _check_open(self, verb: str) -> None:
+        if self._closed:
+            raise ClosedError(f"cannot {verb}: the {self._report.runner} runner was closed; build a new one")
+
+
+def _no_step(phase: Phase, shape: PhaseShape) -> Refused:
+    remedy = "let the runner try graphs of phases, or in segments"
+    return Refused(RefusalReason.NOT_CAPTURED, f"{phase.value} of {shape}; only whole rounds are captured", remedy)

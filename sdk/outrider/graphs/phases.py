@@ -1,0 +1,195 @@
+"""`PhaseGraphs`: graphs of uniform phases with their attention, at buckets of requests and lengths."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import torch
+from attrs import evolve
+from torch import Tensor
+
+from outrider.errors import CaptureError
+from outrider.graphs.buckets import Buckets, length_bucket
+from outrider.graphs.capturing import Capturer, out_of_memory, uncapturable
+from outrider.graphs.phase_graph import PhaseGraph
+from outrider.interfaces import AttnPlanner, GraphBody
+from outrider.types import (
+    Admitted,
+    AttnBatch,
+    CaptureHiddenMode,
+    CaptureSupport,
+    Phase,
+    PhaseShape,
+    RefusalReason,
+    Refused,
+    RequestCount,
+    TokenCount,
+)
+
+__all__ = ["PhaseGraphs"]
+
+_BY = "phase"
+
+_CAPACITY = 256
+"""Every graph holds buffers of its own, so there must not be too many."""
+
+_Place = tuple[Phase, int, int, PhaseShape]
+
+
+class PhaseGraphs:
+    """Serves calls of equally many queries per request (decode, verify, draft steps, extend).
+
+    A call is padded to the next bucket of requests, each with all of its queries, and to the next length. With
+    ``on_demand`` a graph is captured when it is first needed; else only what `make` was told is served. Of more than 256
+    graphs the least recently used goes.
+    """
+
+    def __init__(
+        self,
+        capturer: Capturer,
+        buckets: Buckets[RequestCount],
+        modes: Mapping[Phase, CaptureHiddenMode],
+        *,
+        on_demand: bool,
+        poison: bool,
+    ) -> None:
+        self._capturer = capturer
+        self._buckets = buckets
+        self._modes = modes
+        self._on_demand = on_demand
+        self._poison = poison
+        self._graphs: OrderedDict[_Place, PhaseGraph] = OrderedDict()
+        self._refused: dict[Phase, Refused] = {}
+        self._out_of_memory: dict[tuple[Phase, PhaseShape], Refused] = {}
+
+    @property
+    def by(self) -> str:
+        """What refuses, in reports."""
+        return _BY
+
+    def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
+        """Whether a call is served and at which size: a function of its shape and what was captured."""
+        return self._admit(phase, shape, {place[3] for place in self._graphs if place[0] is phase})
+
+    def make(self, phase: Phase, body: GraphBody, shape: PhaseShape, planner: AttnPlanner) -> PhaseShape | Refused:
+        """Capture what serves ``shape``, unless that was done before; the size it has.
+
+        Raises:
+            CaptureError: the body cannot be captured.
+        """
+        key = self._bucket_of(phase, shape)
+        if isinstance(key, Refused):
+            return key
+        made = self._graph(phase, body, key, planner)
+        return made if isinstance(made, Refused) else made.key
+
+    def serve(
+        self,
+        phase: Phase,
+        body: GraphBody,
+        inputs: Mapping[str, Tensor],
+        batch: AttnBatch,
+        planner: AttnPlanner,
+        rows: Tensor | None,
+        shape: PhaseShape,
+    ) -> Mapping[str, Tensor] | Refused:
+        """Outputs of the call by replay, or why there are none."""
+        mine = {place[3] for place in self._graphs if place[:3] == (phase, id(body), id(planner))}
+        answer = self._admit(phase, shape, mine)
+        if isinstance(answer, Refused):
+            return answer
+        try:
+            made = self._graph(phase, body, answer.key, planner)
+        except CaptureError:
+            return self._refused[phase]
+        return made if isinstance(made, Refused) else made.run(inputs, batch, PhaseShape.of(batch), rows)
+
+    def close(self) -> None:
+        """Free every graph and buffer."""
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+
+    def _admit(self, phase: Phase, shape: PhaseShape, captured: set[PhaseShape]) -> Admitted | Refused:
+        """Whether ``shape`` is served, and at which size: without ``on_demand`` one of those ``captured``."""
+        key = self._bucket_of(phase, shape)
+        if isinstance(key, Refused):
+            return key
+        if not self._on_demand:
+            fitting = [size for size in captured if _holds(size, shape)]
+            if not fitting:
+                return Refused(
+                    RefusalReason.NOT_CAPTURED,
+                    f"{phase.value} of {shape}; {len(captured)} graphs of the phase, none of that size",
+                    "capture the shape before it is run, or let the runner capture on demand",
+                    _BY,
+                )
+            key = min(fitting, key=_cost)
+        return Admitted(key, TokenCount(key.tokens - shape.tokens))
+
+    def _bucket_of(self, phase: Phase, shape: PhaseShape) -> PhaseShape | Refused:
+        if shape.attention is None:
+            remedy = "nothing need be done for prompts; else give every request equally many queries"
+            return Refused(RefusalReason.NOT_UNIFORM, f"{phase.value} of {shape}", remedy, _BY)
+        if phase in self._refused:
+            return self._refused[phase]
+        mode = self._modes.get(phase, CaptureHiddenMode.FULL)
+        if shape.hidden > mode:
+            numbers = f"{phase.value} is captured with hidden states {mode.name}, asked is {shape.hidden.name}"
+            return Refused(
+                RefusalReason.HIDDEN_MODE, numbers, f"build the runner with {shape.hidden.name} for this phase", _BY
+            )
+        requests = self._buckets.pick(shape.requests)
+        if isinstance(requests, Refused):
+            return evolve(requests, by=_BY)
+        attention = shape.attention
+        length = length_bucket(attention.max_length, 1 << 62)
+        key = PhaseShape(TokenCount(requests * attention.queries), requests, evolve(attention, max_length=length), mode)
+        return self._out_of_memory.get((phase, key), key)
+
+    def _graph(self, phase: Phase, body: GraphBody, key: PhaseShape, planner: AttnPlanner) -> PhaseGraph | Refused:
+        # A graph keeps its body and its planner alive, so their ids stay theirs.
+        place = (phase, id(body), id(planner), key)
+        graph = self._graphs.get(place)
+        if graph is not None:
+            self._graphs.move_to_end(place)
+            return graph
+        if planner.capabilities.capture is CaptureSupport.NONE:
+            name = planner.capabilities.name
+            numbers = f"attention backend '{name}' declares no plan that can be captured"
+            remedy = "choose another attention backend, or a runner that runs attention outside of its graphs"
+            self._refused[phase] = Refused(RefusalReason.ATTENTION, numbers, remedy, _BY)
+            return self._refused[phase]
+        medium = self._capturer.medium(planner.device, _BY)
+        if isinstance(medium, Refused):
+            self._refused[phase] = medium
+            return medium
+        try:
+            made = PhaseGraph(phase, body, key, planner, poison=self._poison)
+            refused = made.capture(self._capturer, _BY)
+        except CaptureError as error:
+            self._refused[phase] = uncapturable(error, _BY)
+            raise
+        except torch.OutOfMemoryError as error:  # of its buffers, or of its plan
+            self._out_of_memory[phase, key] = out_of_memory(error, f"{phase.value} at {key}", _BY)
+            return self._out_of_memory[phase, key]
+        if refused is not None:
+            self._out_of_memory[phase, key] = refused
+            return refused
+        self._graphs[place] = made
+        if len(self._graphs) > _CAPACITY:
+            self._graphs.popitem(last=False)[1].close()
+        return made
+
+
+def _holds(size: PhaseShape, shape: PhaseShape) -> bool:
+    """Whether a graph of ``size`` serves ``shape``: all the same but for requests, length and hidden states."""
+    if size.attention is None or shape.attention is None or size.requests < shape.requests:
+        return False
+    longer = size.attention.max_length >= shape.attention.max_length
+    return longer and evolve(shape.attention, max_length=size.attention.max_length) == size.attention
+
+
+def _cost(size: PhaseShape) -> tuple[int, int]:
+    return (size.tokens, 0 if size.attention is None else size.attention.max_length)

@@ -1,0 +1,89 @@
+"""Media for tests of runners: tapes that fail on cue, and a device without graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from attrs import define, field
+from torch import Tensor
+
+from outrider.interfaces import Break, Captured, Work
+from outrider_backends.tape import TapeMedium
+
+__all__ = ["FailingMedium", "NoGraphs"]
+
+
+@define
+class FailingMedium:
+    """Tapes, but where ``fail`` (asked with the number of the capture, from 1) gives an error, it is raised ``when`` said."""
+
+    fail: Callable[[int], BaseException | None]
+    when: Literal["before", "at a break", "after", "captured"] = "after"
+    inner: TapeMedium = field(factory=lambda: TapeMedium(debug=True))
+    captures: int = 0
+
+    @property
+    def name(self) -> str:
+        return "failing tape"
+
+    def refuses(self, device: torch.device) -> str | None:
+        return None
+
+    def capture(
+        self,
+        work: Work,
+        inputs: Mapping[str, Tensor],
+        *,
+        device: torch.device,
+        what: str,
+        warm: bool = True,
+        vary: Callable[[], None] | None = None,
+    ) -> Captured:
+        self.captures += 1
+        error = self.fail(self.captures)
+        if error is not None and self.when == "before":
+            raise error
+        runs = 0
+
+        def failing(break_: Break) -> Mapping[str, Tensor]:
+            nonlocal runs
+            runs += 1
+            if error is None or self.when == "captured" or (warm and runs == 1):  # the warm-up passes
+                return work(break_)
+
+            def breaking(eager: Callable[[], None]) -> None:
+                if self.when == "at a break":
+                    raise error
+                break_(eager)
+
+            work(breaking)
+            raise error
+
+        made = self.inner.capture(failing, inputs, device=device, what=what, warm=warm, vary=vary)
+        if error is not None:
+            made.close()
+            raise error
+        return made
+
+
+class NoGraphs:
+    """A device that has no graphs."""
+
+    name: str = "none"
+
+    def refuses(self, device: torch.device) -> str | None:
+        return f"{device} has no graphs"
+
+    def capture(
+        self,
+        work: Work,
+        inputs: Mapping[str, Tensor],
+        *,
+        device: torch.device,
+        what: str,
+        warm: bool = True,
+        vary: Callable[[], None] | None = None,
+    ) -> Captured:
+        raise AssertionError("what refuses a device is not asked to capture on it")
