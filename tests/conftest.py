@@ -15,6 +15,10 @@ from outrider.interfaces import ModelPair
 
 torch.set_num_threads(1)
 
+# Before Triton is imported anywhere: without a card, its kernels are interpreted.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 try:
     from hypothesis import settings
 except ModuleNotFoundError:  # a machine that only runs the GPU tests has no need of it
