@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outrider_adapters.nn.blocks import ACTIVATIONS, Activation, FusedAttention, GatedMlp, read_activation
 from outrider_adapters.nn.devices import same_device
-from outrider_adapters.nn.norm import HeadNorms, RmsNorm
+from outrider_adapters.nn.norm import HeadNorms, JoinedNorms, RmsNorm
 from outrider_adapters.nn.projection import Projection, head_logits
 from outrider_adapters.nn.rope import Rope, extended_positions, read_rope, rotate
 from outrider_adapters.nn.weights import WeightLoader
@@ -15,6 +15,7 @@ __all__ = [
     "FusedAttention",
     "GatedMlp",
     "HeadNorms",
+    "JoinedNorms",
     "Projection",
     "RmsNorm",
     "Rope",

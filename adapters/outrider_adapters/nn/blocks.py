@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as functional
@@ -11,10 +12,14 @@ from torch import Tensor
 from outrider.checkpoint import Config
 from outrider.errors import CheckpointError
 from outrider.types import Attend, AttentionSpec
-from outrider_adapters.nn.norm import HeadNorms
+from outrider_adapters.nn.fused import fused_gate, fused_heads
+from outrider_adapters.nn.norm import HeadNorms, RmsNorm
 from outrider_adapters.nn.projection import Projection
 from outrider_adapters.nn.rope import rotate
 from outrider_adapters.nn.weights import WeightLoader
+
+if TYPE_CHECKING:
+    from outrider_adapters.nn.fused.ops import GateKind
 
 __all__ = ["ACTIVATIONS", "Activation", "FusedAttention", "GatedMlp", "read_activation"]
 
@@ -47,6 +52,13 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "relu": torch.relu,
 }
 """The gate functions by their name in ``hidden_act``."""
+
+_FUSED_GATES: Mapping[Activation, GateKind] = {
+    functional.silu: "silu",
+    _gelu: "gelu",
+    _gelu_tanh: "gelu_tanh",
+    _quick_gelu: "quick_gelu",
+}
 
 
 def read_activation(config: Config) -> str:
@@ -86,6 +98,8 @@ class FusedAttention:
         self._split = (spec.num_heads + spec.num_kv_heads, spec.num_kv_heads)
         self._split_qk = (spec.num_heads, spec.num_kv_heads)
         self._o_width = spec.num_heads * spec.head_dim
+        norm = None if head_norms is None else (head_norms.weight, head_norms.eps)
+        self._fused = fused_heads(qkv_weight, spec.num_heads, spec.num_kv_heads, spec.head_dim, norm)
 
     @classmethod
     def load(
@@ -129,13 +143,34 @@ class FusedAttention:
         three are views, dense in the last axis. ``x`` and ``residual [T, out_features]`` are left as they are.
         Device only, safe in a capture.
         """
-        heads = self._qkv(x).view(-1, self._all_heads, self.spec.head_dim)
+        mixed = self._mix(x, layer_index, cos, sin, attend)
+        return self._o(mixed) if residual is None else self._o.plus(mixed, residual)
+
+    def forward_and_norm(
+        self,
+        x: Tensor,
+        layer_index: int,
+        cos: Tensor,
+        sin: Tensor,
+        attend: Attend,
+        residual: Tensor,
+        norm: RmsNorm,
+    ) -> tuple[Tensor, Tensor]:
+        """`forward` with ``residual``, and its ``norm``: both fresh ``[T, out_features]``."""
+        return norm.of_sum(self._o, self._mix(x, layer_index, cos, sin, attend), residual)
+
+    def _mix(self, x: Tensor, layer_index: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """What attention gives, ``[T, Hq·D]``."""
+        qkv = self._qkv(x)
+        if self._fused is not None:
+            q, k, v = self._fused(qkv, cos, sin)
+            return attend(layer_index, q, k, v).reshape(-1, self._o_width)
+        heads = qkv.view(-1, self._all_heads, self.spec.head_dim)
         qk, v = torch.split_with_sizes(heads, self._split, 1)
         if self._head_norms is not None:
             qk = self._head_norms(qk)
         q, k = torch.split_with_sizes(rotate(qk, cos, sin), self._split_qk, 1)
-        mixed = attend(layer_index, q, k, v).reshape(-1, self._o_width)
-        return self._o(mixed) if residual is None else self._o.plus(mixed, residual)
+        return attend(layer_index, q, k, v).reshape(-1, self._o_width)
 
 
 class GatedMlp:
@@ -159,6 +194,7 @@ class GatedMlp:
         self._gate_up = Projection(gate_up_weight, gate_up_bias)
         self._down = Projection(down_weight, down_bias)
         self._split = (gate_up_weight.shape[0] // 2,) * 2
+        self._fused = fused_gate(gate_up_weight, _FUSED_GATES.get(activation))
 
     @classmethod
     def load(
@@ -183,9 +219,21 @@ class GatedMlp:
         Device only, safe in a capture.
         """
         # A lone row runs through both maps twice over; the residual is spread over the pair, whose second row is dropped.
-        single = x.shape[0] == 1 and self._gate_up.wants_pairs
-        both = self._gate_up(x.repeat(2, 1) if single else x)
-        gate, up = torch.split_with_sizes(both, self._split, 1)
-        gated = self._activation(gate).mul_(up)
+        single = self._gate_up.wants_pairs and x.shape[0] == 1
+        gated = self._gate(x.repeat(2, 1) if single else x)
         out = self._down(gated) if residual is None else self._down.plus(gated, residual)
         return out.narrow(0, 0, 1) if single else out
+
+    def forward_and_norm(self, x: Tensor, residual: Tensor, norm: RmsNorm) -> tuple[Tensor, Tensor]:
+        """`forward` with ``residual``, and its ``norm``: both fresh ``[T, H]``."""
+        if norm.fused is None or self._gate_up.wants_pairs:
+            total = self.forward(x, residual)
+            return total, norm(total)
+        return norm.of_sum(self._down, self._gate(x), residual)
+
+    def _gate(self, x: Tensor) -> Tensor:
+        both = self._gate_up(x)
+        if self._fused is not None:
+            return self._fused(both)
+        gate, up = torch.split_with_sizes(both, self._split, 1)
+        return self._activation(gate).mul_(up)

@@ -5,6 +5,8 @@ Shape suffixes: B requests, M nodes, V vocabulary.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from attrs import frozen
 from torch import Tensor
@@ -41,11 +43,21 @@ def choose_tokens(logits: Tensor, state: DecodeState, proposal: Proposal | None 
     sampling = state.sampling
     features = sampling.features
     if not (features.sampled or features.bias or features.penalties or features.min_tokens):
-        best, tokens = logits.max(dim=-1)
-        return Choice(tokens, best.isfinite())
+        return _best(logits)
     paths = NodePaths.root(state) if proposal is None else NodePaths.of(proposal)
     warped = warp_logits(logits, state, paths)
     return Choice(perturb(warped.scores, state, paths).argmax(dim=-1), warped.finite)
+
+
+def _best(logits: Tensor) -> Choice:
+    """The tokens of the largest logits, the lowest id of equal ones; where any is NaN, that is the largest."""
+    if logits.device.type == "cuda":
+        # There a maximum with its index takes four times as long as the index alone.
+        tokens = logits.argmax(dim=-1)
+        best = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    else:
+        best, tokens = logits.max(dim=-1)
+    return Choice(tokens, best.abs() < math.inf)
 
 
 def perturb(scores: Tensor, state: DecodeState, paths: NodePaths, target_ids: Tensor | None = None) -> Tensor:

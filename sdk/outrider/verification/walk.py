@@ -71,14 +71,16 @@ def drafted_in_length(proposal: Proposal) -> Tensor:
 
 def _follow_chain(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> Acceptance:
     """The same for a chain: the path is the proposal itself, so only its accepted length is to be found."""
-    batch, drafted = proposal.tokens.shape
-    path = torch.arange(drafted + 1, device=choice_BM.device).expand(batch, -1)
+    drafted = proposal.shape.num_tokens
     if drafted == 0:
         counts = torch.zeros_like(proposal.draft_lens)
     else:
+        # A token on which the target disagrees leaves as many as stand before it: the depth of its parent.
         agrees_BN = choice_BM[:, :-1] == proposal.tokens
-        counts = torch.minimum(agrees_BN.cumprod(dim=1).sum(dim=1), proposal.draft_lens)
-    return Acceptance(path=path, counts=counts, tokens=choice_BM, finite=_finite_on_path(finite_BM, counts))
+        counts = torch.where(agrees_BN, proposal.draft_lens[:, None], proposal.depths[:, :-1]).amin(dim=1)
+        counts.clamp_(max=drafted)
+    finite = _finite_on_path(finite_BM, counts)
+    return Acceptance(path=proposal.depths, counts=counts, tokens=choice_BM, finite=finite)
 
 
 def _finite_on_path(finite_BK: Tensor, counts: Tensor) -> Tensor:
