@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections import Counter
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as functional
 from attrs import frozen
 from torch import Tensor
 
-from benchmarks._cases import Case, TokenIds, chain_lengths, greedy_cases, tree_cases
+from benchmarks._backends import EAGER, GRAPHS, attention, runner
+from benchmarks._cases import TokenIds, chain_lengths, greedy_cases, tree_cases
+from benchmarks._gpu_bench import Bench, differences, gap_where_they_part, generate, mixed_sampling, none_of, unlike
 from benchmarks._outrider import MAX_NEW_TOKENS
-from benchmarks._pair import Pair, load_pair
 from benchmarks._race import Answer, agreement
-from outrider import EngineOptions, Request, SamplingParams, build_engine
+from outrider import Request, SamplingParams, build_engine
 from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import Target
 from outrider.sampling.noise import exponential_noise, gumbel_noise, noise_bits
-from outrider.types import RequestId, StackInputs
-from outrider_backends.eager import EagerRunner
-from outrider_backends.sdpa import SdpaBackend
 
-__all__ = ["Bench", "Generated", "Outcome", "checks", "differences", "gap_where_they_part", "generate", "run_checks"]
+__all__ = ["Outcome", "check_ladder", "checks", "run_checks"]
 
 NEAR_TIE = {torch.bfloat16: 0.25, torch.float16: 0.05}
 """How far apart in float32 two logits may be of which half precision takes the lower one (they range over some 30)."""
@@ -35,69 +31,6 @@ class Outcome:
     name: str
     passed: bool
     detail: str
-
-
-@frozen
-class Bench:
-    """Where and how thoroughly things are checked."""
-
-    device: torch.device
-    quick: bool
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """Batch sizes."""
-        return (8,) if self.quick else (1, 3, 8)
-
-    @property
-    def page_sizes(self) -> tuple[int, ...]:
-        """KV page sizes."""
-        return (16,) if self.quick else (1, 16)
-
-    def pair(self, dtype: torch.dtype = torch.float32) -> Pair:
-        """The pair on the device, loaded once for each dtype."""
-        return _pair_on(self.device, dtype)
-
-
-@cache
-def _pair_on(device: torch.device, dtype: torch.dtype) -> Pair:
-    return load_pair(device, dtype)
-
-
-@frozen
-class Generated:
-    """Texts of all prompts, with what each round accepted."""
-
-    token_ids: tuple[TokenIds, ...]
-    accept_lengths: tuple[TokenIds, ...]
-
-
-def generate(
-    pair: Pair,
-    builder: DrafterBuilder | None,
-    prompts: Sequence[TokenIds],
-    sampling: Sequence[SamplingParams] | None = None,
-    *,
-    batch: int = 8,
-    page_size: int = 16,
-) -> Generated:
-    """Continue ``prompts``, at most ``batch`` at once, on an engine of their own."""
-    options = EngineOptions(max_batch_size=batch, page_size=page_size, max_length=512)
-    engine = build_engine(pair.target, builder, attention=SdpaBackend(), runner=EagerRunner(), options=options)
-    chosen = [SamplingParams()] * len(prompts) if sampling is None else sampling
-    order = [engine.submit(Request(prompt, MAX_NEW_TOKENS, how)) for prompt, how in zip(prompts, chosen, strict=True)]
-    token_ids: dict[RequestId, list[int]] = {request: [] for request in order}
-    lengths: dict[RequestId, list[int]] = {request: [] for request in order}
-    while engine.has_work:
-        for emission in engine.step():
-            if emission.error is not None:
-                raise emission.error
-            token_ids[emission.request_id] += emission.token_ids
-            if emission.accept_length is not None:
-                lengths[emission.request_id].append(emission.accept_length)
-    return Generated(
-        tuple(tuple(token_ids[request]) for request in order), tuple(tuple(lengths[request]) for request in order)
-    )
 
 
 def check_greedy(bench: Bench) -> str:
@@ -115,15 +48,15 @@ def check_greedy(bench: Bench) -> str:
     count = 0
     faults: list[str] = []
     for name, builder, lengths in drafts:
-        for batch in bench.batches:
-            # One prompt at a time takes longest; four of them tell enough.
-            some = cases[:4] if batch == 1 else cases
-            for page_size in bench.page_sizes:
-                found = generate(pair, builder, [case.prompt for case in some], batch=batch, page_size=page_size)
-                where = f"{name}, batch {batch}, pages of {page_size}"
-                faults += [f"{where}: {fault}" for fault in differences(found, some, lengths)]
-                count += 1
-    _none_of(faults)
+        for batch, page_size in bench.batches:
+            # One prompt at a time takes longest; two of them tell enough.
+            some = cases[:2] if batch == 1 else cases
+            prompts = [case.prompt for case in some]
+            found = generate(pair, builder, prompts, batch=batch, page_size=page_size, backend=bench.attention)
+            where = f"{name}, batch {batch}, pages of {page_size}"
+            faults += [f"{where}: {fault}" for fault in differences(found, some, lengths)]
+            count += 1
+    none_of(faults)
     return f"{count} settings of draft, batch and page size give the reference's tokens and acceptance lengths"
 
 
@@ -131,14 +64,8 @@ def check_seeds(bench: Bench) -> str:
     """A seed gives the same tokens with any draft and alone."""
     pair, cases = bench.pair(), greedy_cases()
     prompts = [case.prompt for case in cases]
-    settings = [
-        SamplingParams(temperature=1.0, seed=11),
-        SamplingParams(temperature=0.7, top_p=0.9, seed=12),
-        SamplingParams(temperature=1.3, top_k=50, min_p=0.02, seed=13),
-        SamplingParams(),
-    ]
-    sampling = [settings[index % len(settings)] for index in range(len(prompts))]
-    plain = generate(pair, None, prompts, sampling)
+    sampling = mixed_sampling(len(prompts))
+    plain = generate(pair, None, prompts, sampling, backend=bench.attention)
     drafts: dict[str, DrafterBuilder] = {
         "eagle3 chain 5": pair.chain(5),
         "tree 4x5x15": pair.tree(4, 5, 15),
@@ -148,14 +75,39 @@ def check_seeds(bench: Bench) -> str:
     faults: list[str] = []
     for name, builder in drafts.items():
         for batch in (8,) if bench.quick else (8, 3):
-            drafted = generate(pair, builder, prompts, sampling, batch=batch)
-            faults += [
-                f"{name}, batch {batch}: prompt {index} differs from plain sampling with the same seed"
-                for index, (one, other) in enumerate(zip(drafted.token_ids, plain.token_ids, strict=True))
-                if one != other
-            ]
-    _none_of(faults)
+            drafted = generate(pair, builder, prompts, sampling, batch=batch, backend=bench.attention)
+            faults += [f"{name}, batch {batch}: {fault}" for fault in unlike(drafted, plain)]
+    none_of(faults)
     return f"{len(drafts)} drafts sample the tokens of plain decoding"
+
+
+def check_ladder(bench: Bench) -> str:
+    """Every step of the ladder gives the text and the acceptance of eager rounds, and is what ran them."""
+    pair, cases = bench.pair(), greedy_cases()[: 1 if bench.quick else None]
+    prompts = [case.prompt for case in cases]
+    sampling = mixed_sampling(len(prompts))
+    drafts: list[tuple[str, DrafterBuilder | None, tuple[TokenIds, ...] | None]] = [
+        ("off", None, None),
+        ("chain 5", pair.chain(5), chain_lengths("eagle3-chain5")),
+        ("tree 4x5x15", pair.tree(4, 5, 15), None),
+    ]
+    faults: list[str] = []
+    served: Counter[str] = Counter()
+    for name, builder, lengths in drafts[1:2] if bench.quick else drafts:
+        eager = generate(pair, builder, prompts, sampling, backend=bench.attention)
+        for step, by in zip(GRAPHS, ("breakable", "phase", "round"), strict=True):
+            where = f"{step}, {name}"
+            greedy = generate(pair, builder, prompts, backend=bench.attention, step=step)
+            faults += [f"{where}: {fault}" for fault in differences(greedy, cases, lengths)]
+            sampled = generate(pair, builder, prompts, sampling, backend=bench.attention, step=step)
+            faults += [f"{where}, sampled: {fault}" for fault in unlike(sampled, eager)]
+            for found in (greedy, sampled):
+                served[by] += found.ran[by]
+                if not found.ran[by]:
+                    faults.append(f"{where}: nothing ran as {by}, but {dict(found.ran)}")
+    none_of(faults)
+    counts = ", ".join(f"{count} as {by}" for by, count in served.items())
+    return f"greedy and sampled texts of every step equal to eager ones; served by graphs: {counts}"
 
 
 def check_half_precision(bench: Bench, dtype: torch.dtype) -> str:
@@ -165,13 +117,13 @@ def check_half_precision(bench: Bench, dtype: torch.dtype) -> str:
     """
     pair, cases = bench.pair(dtype), greedy_cases()
     prompts = [case.prompt for case in cases]
-    plain = generate(pair, None, prompts)
+    plain = generate(pair, None, prompts, backend=bench.attention)
     drafts: dict[str, DrafterBuilder] = {"chain 5": pair.chain(5), "tree 4x5x15": pair.tree(4, 5, 15)}
     notes: list[str] = []
     faults: list[str] = []
     for name, found in {
         "plain": plain,
-        **{name: generate(pair, made, prompts) for name, made in drafts.items()},
+        **{name: generate(pair, made, prompts, backend=bench.attention) for name, made in drafts.items()},
     }.items():
         wanted = [case.continuation for case in cases] if found is plain else plain.token_ids
         of = "float32's" if found is plain else "its own plain"
@@ -187,7 +139,7 @@ def check_half_precision(bench: Bench, dtype: torch.dtype) -> str:
             f"{name} {share:.0%} of {of} tokens (parting at most {max(gaps):.3f} apart), acceptance "
             f"{sum(rounds) / len(rounds):.2f}"
         )
-    _none_of(faults)
+    none_of(faults)
     return "; ".join(notes)
 
 
@@ -206,7 +158,7 @@ def check_no_synchronisation(bench: Bench) -> str:
     faults: list[str] = []
     for name, builder in drafts.items():
         for kind, sampling in (("greedy", [SamplingParams()] * len(cases)), ("sampled", sampled)):
-            engine = build_engine(pair.target, builder, attention=SdpaBackend(), runner=EagerRunner())
+            engine = build_engine(pair.target, builder, attention=attention(bench.attention), runner=runner(EAGER))
             for case, how in zip(cases, sampling, strict=True):
                 engine.submit(Request(case.prompt, MAX_NEW_TOKENS, how))
             engine.admit()
@@ -224,7 +176,7 @@ def check_no_synchronisation(bench: Bench) -> str:
             finally:
                 _forbid_synchronisation(bench.device, False)
             engine.read()
-    _none_of(faults)
+    none_of(faults)
     told = "with PyTorch's synchronisation errors on" if bench.device.type == "cuda" else "(nothing to find on a CPU)"
     return f"{rounds} rounds of {len(drafts)} drafters ran {told}"
 
@@ -235,7 +187,7 @@ def check_attention(bench: Bench) -> str:
     from tests.backends.attention_cases import Kind, build, layers_for
     from tests.backends.attention_checks import check_independence, check_values
 
-    backend = SdpaBackend()
+    backend = attention(bench.attention)
     layers = layers_for(backend.capabilities, bench.device)
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     count = 0
@@ -271,6 +223,7 @@ def checks() -> dict[str, Callable[[Bench], str]]:
         "attention equals float64": check_attention,
         "float32 greedy text and acceptance": check_greedy,
         "seeded sampling with and without drafts": check_seeds,
+        "every step of the ladder equals eager rounds": check_ladder,
         "bfloat16 against its own plain decoding": lambda bench: check_half_precision(bench, torch.bfloat16),
         "float16 against its own plain decoding": lambda bench: check_half_precision(bench, torch.float16),
         "rounds never wait for the device": check_no_synchronisation,
@@ -287,49 +240,6 @@ def run_checks(bench: Bench, wanted: dict[str, Callable[[Bench], str]]) -> list[
             outcomes.append(Outcome(name, False, f"{type(error).__name__}: {error}"))
         print(f"{'ok    ' if outcomes[-1].passed else 'FAILED'} {name}: {outcomes[-1].detail}", flush=True)
     return outcomes
-
-
-def differences(found: Generated, cases: Sequence[Case], lengths: Sequence[TokenIds] | None) -> list[str]:
-    faults = [
-        f"prompt {index}: not the reference's tokens"
-        for index, (ids, case) in enumerate(zip(found.token_ids, cases, strict=True))
-        if ids != case.continuation
-    ]
-    if lengths is not None:
-        # Acceptance is known for the first prompts, in trees not for all.
-        faults += [
-            f"prompt {index}: accepted {ours}, the reference {wanted}"
-            for index, (ours, wanted) in enumerate(zip(found.accept_lengths, lengths, strict=False))
-            if ours != wanted
-        ]
-    return faults
-
-
-def _none_of(faults: Sequence[str]) -> None:
-    shown = "\n    ".join(faults[:12])
-    assert not faults, f"{len(faults)} faults\n    {shown}"
-
-
-@torch.inference_mode()
-def gap_where_they_part(target: Target, prompt: TokenIds, one: TokenIds, other: TokenIds) -> float:
-    """Distance between the logits of the two tokens at which two continuations part; 0 where they never do."""
-    place = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    if place is None:
-        return 0.0
-    stack = target.stack
-    device = stack.spec.device
-    ids = torch.tensor([*prompt, *one[:place]], device=device)
-
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (rows.transpose(0, 1) for rows in (q, k, v))
-        scale = stack.spec.layers[layer].scale
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
-        return out.transpose(0, 1)
-
-    inputs = StackInputs(torch.arange(len(ids), device=device), attend)
-    last = stack.run_layers(stack.embed(ids), inputs).hidden[-1:]
-    logits = stack.logits(last)[0]
-    return float((logits[one[place]] - logits[other[place]]).abs())
 
 
 def _num_different(one: Tensor, other: Tensor) -> int:

@@ -12,21 +12,25 @@ from outrider.drafting.builders import DrafterBuilder
 from outrider.interfaces import GraphRunner
 from outrider_backends.eager import EagerRunner
 
-__all__ = ["MAX_NEW_TOKENS", "outrider_contestant"]
+__all__ = ["MAX_NEW_TOKENS", "model_contestant", "outrider_contestant"]
 
 MAX_NEW_TOKENS = 64
+
+
+def model_contestant(name: str, model: SpeculativeModel) -> Contestant:
+    """`SpeculativeModel.generate_batch`, end-of-sequence ids ignored."""
+    return Contestant(name, lambda prompts: _generate(model, prompts))
 
 
 def outrider_contestant(
     name: str, pair: Pair, builder: DrafterBuilder | None, runner: Callable[[], GraphRunner] = EagerRunner
 ) -> Contestant:
-    """`SpeculativeModel.generate_batch` with drafts by ``builder``, or plain decoding."""
-    model = pair.model(builder, runner=runner)
-    return Contestant(name, lambda prompts: _generate(model, prompts))
+    """The embedded pair with drafts by ``builder``, or plain decoding."""
+    return model_contestant(name, pair.model(builder, runner=runner))
 
 
 def _generate(model: SpeculativeModel, prompts: Sequence[TokenIds]) -> Answer:
-    completions = model.generate_batch(prompts, max_new_tokens=MAX_NEW_TOKENS).completions
+    completions = model.generate_batch(prompts, max_new_tokens=MAX_NEW_TOKENS, ignore_eos=True).completions
     return Answer(
         token_ids=tuple(completion.token_ids for completion in completions),
         # Requests that start together go through the same passes; the longest is there for all of them.

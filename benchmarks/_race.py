@@ -81,9 +81,9 @@ class Result:
         lengths = self.answer.accept_lengths
         if lengths:
             return sum(lengths) / len(lengths)
-        groups = len(self.seconds)
-        tokens_after_prefill = self.answer.num_tokens - len(self.answer.token_ids)
-        return tokens_after_prefill / self.batch / max(self.answer.num_passes - groups, 1)
+        groups, prompts = len(self.seconds), len(self.answer.token_ids)
+        tokens_after_prefill = self.answer.num_tokens - prompts
+        return tokens_after_prefill / (prompts / groups) / max(self.answer.num_passes - groups, 1)
 
     @property
     def spread(self) -> float:

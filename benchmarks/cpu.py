@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from attrs import frozen
 
 from benchmarks._cases import greedy_cases
+from benchmarks._goal import Goal
 from benchmarks._hub import HubPeer
 from benchmarks._outrider import outrider_contestant
 from benchmarks._pair import load_pair
@@ -22,7 +22,7 @@ from benchmarks._race import Contestant, Result, race
 from benchmarks._report import Report, Table, environment
 from benchmarks._vllm import vllm_contestant, vllm_is_installed
 
-__all__ = ["Goal", "goals", "speed_table"]
+__all__ = ["goals", "speed_table"]
 
 BASELINE = "transformers"
 OFF = "drafting off"
@@ -30,23 +30,6 @@ CHAIN = "chain "
 CHAIN_LENGTHS = (1, 2, 3, 4, 5, 6)
 TREES = ((2, 4, 6), (4, 5, 15), (8, 6, 31))
 VLLM_LENGTHS = (0, 3)
-
-
-@frozen
-class Goal:
-    """One ratio that is to be reached."""
-
-    text: str
-    wanted: float
-    found: float
-
-    @property
-    def reached(self) -> bool:
-        """Whether it is."""
-        return self.found >= self.wanted
-
-    def __str__(self) -> str:
-        return f"- {self.text}: {self.found:.2f}, wanted {self.wanted:g}: {'reached' if self.reached else 'MISSED'}"
 
 
 class Field:

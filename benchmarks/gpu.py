@@ -7,76 +7,62 @@ the same code without a card.
 
 from __future__ import annotations
 
-import argparse
+import gc
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from benchmarks._backends import EAGER, GRAPHS, WHOLE_ROUND
 from benchmarks._cases import greedy_cases
-from benchmarks._gpu_checks import Bench, Outcome, checks, run_checks
+from benchmarks._gpu_bench import Bench
+from benchmarks._gpu_checks import Outcome, checks, run_checks
+from benchmarks._gpu_options import GpuOptions, parser, read
 from benchmarks._hub import HubPeer
-from benchmarks._outrider import outrider_contestant
 from benchmarks._pair import Pair
-from benchmarks._race import Contestant, Result, agreement, device_wait, race
 from benchmarks._report import Report, Table, environment
-from outrider_backends.cuda_graph import CudaGraphRunner
+from benchmarks._speed import Entrant, Group, entrant, hub_entrants, measure, speed_table
+from outrider.drafting.builders import DrafterBuilder
 
-__all__ = ["outcome_table", "speed_table"]
+__all__ = ["contestants", "outcome_table", "steps_of"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BATCHES = (1, 8)
 
+TREE = "tree 4x5, 15 tokens"
 
-def contestants(bench: Bench, dtype: torch.dtype) -> list[Contestant]:
-    """transformers, plain decoding, chains and a tree."""
+DRAFTS: Mapping[str, tuple[int, Callable[[Pair], DrafterBuilder | None]]] = {
+    "drafting off": (0, lambda _: None),
+    "chain 3": (3, lambda pair: pair.chain(3)),
+    "chain 5": (5, lambda pair: pair.chain(5)),
+    TREE: (15, lambda pair: pair.tree(4, 5, 15)),
+}
+"""What is drafted, by name: how many tokens, and by what."""
+
+
+def steps_of(draft: str, dtype: torch.dtype) -> tuple[str, ...]:
+    """How ``draft`` is run: eagerly and as a whole round; in between too where it tells most for its time."""
+    if draft == "chain 5" or (dtype is torch.bfloat16 and draft != TREE):
+        return (EAGER, *GRAPHS)
+    return (EAGER, WHOLE_ROUND)
+
+
+def contestants(bench: Bench, dtype: torch.dtype, batch: int) -> list[Entrant]:
+    """Every draft on the steps that `steps_of` gives it."""
     pair = bench.pair(dtype)
-    lengths = (5,) if bench.quick else (1, 3, 5)
     return [
-        HubPeer(bench.device, dtype).plain(),
-        outrider_contestant("drafting off", pair, None),
-        *(outrider_contestant(f"chain {length}", pair, pair.chain(length)) for length in lengths),
-        outrider_contestant("tree 4x5, 15 tokens", pair, pair.tree(4, 5, 15)),
-        *(_graphs(pair) if bench.device.type == "cuda" else ()),
+        entrant(
+            f"{draft}, {step}",
+            pair.target,
+            build(pair),
+            drafted=drafted,
+            backend=bench.attention,
+            step=step,
+            batch=batch,
+        )
+        for draft, (drafted, build) in DRAFTS.items()
+        for step in steps_of(draft, dtype)
     ]
-
-
-def _graphs(pair: Pair) -> list[Contestant]:
-    """The same with every round replayed as one CUDA graph."""
-    builders = {
-        "drafting off": None,
-        "chain 3": pair.chain(3),
-        "chain 5": pair.chain(5),
-        "tree 4x5": pair.tree(4, 5, 15),
-    }
-    return [
-        outrider_contestant(f"{name}, round graph", pair, builder, CudaGraphRunner)
-        for name, builder in builders.items()
-    ]
-
-
-def speed_table(groups: Sequence[tuple[str, int, Sequence[Result]]]) -> Table:
-    """One row per dtype, batch size and contestant; ratios and texts are compared with the first of each group."""
-    rows: list[tuple[str, ...]] = []
-    for dtype, batch, results in groups:
-        baseline = results[0]
-        rows += [
-            (
-                dtype,
-                str(batch),
-                result.name,
-                f"{result.tokens_per_second:.0f}",
-                f"{result.tokens_per_second / baseline.tokens_per_second:.2f}",
-                f"{result.acceptance_length:.2f}",
-                f"{result.ms_per_pass:.2f}",
-                f"±{result.spread:.0%}",
-                f"{agreement(result.answer, baseline.answer.token_ids):.0%}",
-            )
-            for result in results
-        ]
-    columns = ("dtype", "batch", "contestant", "tokens/s", "× transformers", "acceptance length", "ms/round", "spread")
-    return Table((*columns, "same tokens"), tuple(rows), frozenset({0, 2}))
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
@@ -94,55 +80,54 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, measure, print, and write the report where asked."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("out_dir", type=Path, nargs="?", help="folder in which to leave gpu.md")
-    parser.add_argument("--device", default="cuda", help="where to run; cpu walks through the same code")
-    parser.add_argument("--repeats", type=int, default=3, help="timed repetitions; medians are given")
-    parser.add_argument("--quick", action="store_true", help="fewer settings and prompts, one repetition")
-    parser.add_argument("--only", choices=("checks", "speed"), help="one half of it")
-    parser.add_argument("--markdown", type=Path, help="write the report there (between its markers, if there are any)")
-    options = parser.parse_args(arguments)
-    markdown: Path | None = options.markdown
-    out_dir: Path | None = options.out_dir
-
-    device = torch.device(str(options.device))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        print("no CUDA device: torch.cuda.is_available() is false; --device cpu --quick walks through the same code")
+    made = parser("gpu", __doc__, repeats=2)
+    made.add_argument("--only", choices=("checks", "speed"), help="one half of it")
+    parsed = made.parse_args(arguments)
+    options = read(parsed)
+    if options is None:
         return 1
-    torch.set_num_threads(1)
-    bench = Bench(device, options.quick)
+    only: str | None = parsed.only
+    bench = Bench(options.device, options.quick, options.attention)
     began = time.perf_counter()
-    outcomes = [] if options.only == "speed" else run_checks(bench, checks())
-    groups = [] if options.only == "checks" else _speed(bench, 1 if bench.quick else int(options.repeats))
+    outcomes = [] if only == "speed" else run_checks(bench, checks())
+    print(f"\n{time.perf_counter() - began:.0f} s of checks", flush=True)
+    groups, notes = ([], []) if only == "checks" else _speed(bench, options)
     print(f"\n{time.perf_counter() - began:.0f} s in all\n")
     report = Report("gpu")
-    report.add(environment(device))
+    report.add(environment(options.device))
     if outcomes:
         report.add(outcome_table(outcomes))
     if groups:
         report.add(
-            'Greedy, 64 new tokens, medians of repetitions in which the contestants take turns. "Round graph": each round is '
-            "one CUDA graph; the others run eagerly."
+            f"Greedy, 64 new tokens, attention by {options.attention}, medians of repetitions in which the contestants take "
+            "turns. Ratios are over the faster transformers of the same dtype and batch."
         )
         report.add(speed_table(groups))
-    for path in (markdown, None if out_dir is None else out_dir / "gpu.md"):
-        if path is not None:
-            report.write(path)
+        for note in notes:
+            report.add(note)
+    options.write(report, "gpu")
     return int(not all(outcome.passed for outcome in outcomes))
 
 
-def _speed(bench: Bench, repeats: int) -> list[tuple[str, int, list[Result]]]:
+def _speed(bench: Bench, options: GpuOptions) -> tuple[list[Group], list[str]]:
     cases = greedy_cases()
-    groups: list[tuple[str, int, list[Result]]] = []
+    groups: list[Group] = []
+    notes: list[str] = []
     for name, dtype in DTYPES.items():
-        field = contestants(bench, dtype)
+        peer = HubPeer(bench.device, dtype)
         for batch in BATCHES:
-            # One prompt at a time takes longest; four of them tell enough.
-            some = cases[:4] if batch == 1 else cases
+            # One prompt at a time takes longest; two of them tell enough.
+            some = cases[: 1 + batch // 4] if bench.quick else cases[:2] if batch == 1 else cases
+            prompts = [[case.prompt for case in some[start : start + batch]] for start in range(0, len(some), batch)]
+            half = dtype is torch.bfloat16
+            hub, note = hub_entrants(peer, prompts, compiled=half)
+            notes += [note] if note else []
+            field = [*hub, *contestants(bench, dtype, batch)]
             # Half precision has exact ties, which batches of other shapes may break otherwise: no text is the right one.
-            check = dtype is torch.float32
-            groups.append((name, batch, race(field, some, batch, repeats, check=check, wait=device_wait(bench.device))))
-    return groups
+            groups.append(measure(name, field, some, batch, options.repeats, bench.device, check=not half))
+            del field, hub
+            gc.collect()
+    return groups, notes
 
 
 if __name__ == "__main__":

@@ -2,143 +2,157 @@
 
 ``python -m benchmarks.gpu_8b [OUT_DIR]`` from the checkout, with sdk, backends and adapters on the path. The widened pair
 writes the text of the small one with real acceptance (`benchmarks.widen`); bfloat16 rounds its longer sums differently, so
-its text may part from float32's. ``--device cpu --quick`` walks through the same code with a small widening.
+its text may part from float32's. Then what capturing every default size takes, for it and for the small pair.
+``--device cpu --quick`` walks through the same code with a small widening.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import gc
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from benchmarks._backends import EAGER, GRAPHS, WHOLE_ROUND, attention_names
 from benchmarks._bandwidth import copy_bandwidth, weight_bytes_per_round
-from benchmarks._cases import TokenIds, greedy_cases
-from benchmarks._race import Answer, Contestant, Result, device_wait, race
-from benchmarks._report import Report, Table, environment
-from benchmarks.widen import LLAMA_8B, SMALL, WidenSpec, build, checkpoints
-from outrider import ChainBuilder, EngineOptions, SpeculativeModel
+from benchmarks._capture import Capturing, capture_goals, capture_roles, capture_table, saved
+from benchmarks._cases import greedy_cases
+from benchmarks._goal import Goal
+from benchmarks._gpu_options import GpuOptions, parser, read
+from benchmarks._hub import HubPeer
+from benchmarks._pair import load_pair
+from benchmarks._report import Report, environment
+from benchmarks._speed import Entrant, Group, best_transformers, entrant, hub_entrants, measure, speed_table
+from benchmarks._widen_files import WideCheckpoint
+from benchmarks.widen import LLAMA_8B, SMALL, checkpoints, load
+from outrider import ChainBuilder, EngineOptions
 from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import BoundDraft, GraphRunner, Target
-from outrider_backends.cuda_graph import CudaGraphRunner
-from outrider_backends.eager import EagerRunner
-from outrider_backends.sdpa import SdpaBackend
+from outrider.interfaces import BoundDraft, LoadOptions, Target
+from outrider.types import Role
 
-__all__ = ["speed_table"]
+__all__ = ["entrants", "goals", "name_of"]
 
-MAX_NEW_TOKENS = 64
 CHAINS = (0, 3, 5)
-RUNNERS: dict[str, Callable[[], GraphRunner]] = {"eager": EagerRunner, "round graph": CudaGraphRunner}
+BATCHES = (1, 8)
+DTYPE = torch.bfloat16
+_OFF_TOKENS_PER_SECOND = 170.0
+_TIMES_TRANSFORMERS = 3.0
 
 
-def contestants(target: Target, draft: BoundDraft, batch: int) -> list[tuple[Contestant, int]]:
-    """Plain decoding and chains under each runner, with the length of the chain."""
-    made: list[tuple[Contestant, int]] = []
-    for length in CHAINS:
-        builder = ChainBuilder(draft, length) if length else None
-        for name, runner in RUNNERS.items():
-            what = f"chain {length}" if length else "drafting off"
-            made.append((_contestant(f"{what}, {name}", target, builder, runner, batch), length))
-    return made
+def name_of(length: int, step: str, backend: str = "") -> str:
+    """What a row is called."""
+    drafts = f"chain {length}" if length else "drafting off"
+    return ", ".join(part for part in (drafts, step, backend) if part)
 
 
-def speed_table(results: Sequence[tuple[Result, float]]) -> Table:
-    """One row per batch size and contestant. Each result comes with the floor of its rounds in milliseconds."""
-    rows = tuple(
-        (
-            str(result.batch),
-            result.name,
-            f"{result.tokens_per_second:.0f}",
-            f"{result.acceptance_length:.2f}",
-            f"{result.ms_per_pass:.2f}",
-            f"{floor:.2f}",
-            f"{floor / result.ms_per_pass:.0%}",
-            f"±{result.spread:.0%}",
-        )
-        for result, floor in results
-    )
-    columns = ("batch", "contestant", "tokens/s", "acceptance length", "ms/round", "floor ms", "of the floor", "spread")
-    return Table(columns, rows, frozenset({1}))
+def entrants(target: Target, draft: BoundDraft, batch: int, backend: str, others: Sequence[str] = ()) -> list[Entrant]:
+    """Plain decoding and chains, eagerly and on every step of the ladder; whole rounds also with the backends ``others``."""
+
+    def one(length: int, step: str, with_backend: str) -> Entrant:
+        name = name_of(length, step, "" if with_backend == backend else with_backend)
+        drafter = _builder(draft, length)
+        return entrant(name, target, drafter, drafted=length, backend=with_backend, step=step, batch=batch)
+
+    found = [one(length, step, backend) for length in CHAINS for step in (EAGER, *GRAPHS)]
+    return found + [one(length, WHOLE_ROUND, other) for other in others for length in (0, CHAINS[-1])]
+
+
+def goals(groups: Sequence[Group]) -> list[Goal]:
+    """What is wanted of whole rounds: of plain decoding at batch 1, and of the longest chain against transformers."""
+    found: list[Goal] = []
+    for group in groups:
+        speed = {row.result.name: row.result.tokens_per_second for row in group.rows}
+        if group.batch == 1:
+            off = name_of(0, WHOLE_ROUND)
+            found.append(Goal(f"batch 1, {off}, tokens/s", _OFF_TOKENS_PER_SECOND, speed[off]))
+        chain = name_of(CHAINS[-1], WHOLE_ROUND)
+        ratio = speed[chain] / best_transformers(group)
+        found.append(Goal(f"batch {group.batch}, {chain}, over the best transformers", _TIMES_TRANSFORMERS, ratio))
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the report where asked."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_8b", description=__doc__)
-    parser.add_argument("out_dir", type=Path, nargs="?", help="folder in which to leave gpu_8b.md")
-    parser.add_argument("--device", default="cuda", help="where to run")
-    parser.add_argument("--repeats", type=int, default=3, help="timed repetitions; medians are given")
-    parser.add_argument("--quick", action="store_true", help="a small widening, two prompts, one repetition")
-    parser.add_argument("--markdown", type=Path, help="write the report there (between its markers, if there are any)")
-    options = parser.parse_args(arguments)
-    out_dir: Path | None = options.out_dir
-    markdown: Path | None = options.markdown
-    device = torch.device(str(options.device))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        print("no CUDA device: torch.cuda.is_available() is false; --device cpu --quick walks through the same code")
+    """Measure, print, and write the reports where asked."""
+    options = read(parser("gpu_8b", __doc__, repeats=2).parse_args(arguments))
+    if options is None:
         return 1
-    torch.set_num_threads(1)
-    quick = bool(options.quick)
-    results = _measure(SMALL if quick else LLAMA_8B, device, quick, int(options.repeats))
+    spec = SMALL if options.quick else LLAMA_8B
     report = Report("gpu_8b")
-    report.add(environment(device))
+    report.add(environment(options.device))
+    wide_target, wide_draft = checkpoints(spec, DTYPE, options.device)
+    floors = _floors(wide_target, wide_draft, options)
+    target, draft = load(wide_target, wide_draft, LoadOptions(options.device, DTYPE))
+    groups, notes = _speed(wide_target, target, draft, floors, options)
     report.add(
-        "The embedded pair widened to the shapes of Llama-3.1-8B, bfloat16, greedy, 64 new tokens, medians of repetitions in "
-        'which the contestants take turns. "Floor": bytes of weights that a round reads over measured copy bandwidth.'
+        f"The embedded pair widened to the shapes of {spec.name}, bfloat16, greedy, 64 new tokens, attention by "
+        f"{options.attention}, medians of repetitions in which the contestants take turns. Ratios are over the faster "
+        "transformers of this table."
     )
-    report.add(speed_table(results))
-    for path in (markdown, None if out_dir is None else out_dir / "gpu_8b.md"):
-        if path is not None:
-            report.write(path)
+    report.add(speed_table(groups))
+    for line in notes:
+        report.add(line)
+    report.add("\n".join(map(str, goals(groups))))
+    options.write(report, "gpu_8b")
+    _report_capturing(spec.name, target, draft, options)
     return 0
 
 
-def _measure(spec: WidenSpec, device: torch.device, quick: bool, repeats: int) -> list[tuple[Result, float]]:
-    dtype = torch.bfloat16
-    bandwidth = copy_bandwidth(device, 1 << 24 if quick else 4 << 30)
-    wide_target, wide_draft = checkpoints(spec, dtype, device)
-    floors = {
-        length: weight_bytes_per_round(wide_target, wide_draft if length else None, length).floor_ms(bandwidth)
+def _floors(target: WideCheckpoint, draft: WideCheckpoint, options: GpuOptions) -> Mapping[int, float]:
+    """Milliseconds that a round's weights take at the bandwidth of copies, by the length of its chain."""
+    bandwidth = copy_bandwidth(options.device, 1 << 24 if options.quick else 4 << 30)
+    return {
+        length: weight_bytes_per_round(target, draft if length else None, length).floor_ms(bandwidth)
         for length in CHAINS
     }
-    target, draft = build(spec, device, dtype)
+
+
+def _speed(
+    wide_target: WideCheckpoint,
+    target: Target,
+    draft: BoundDraft,
+    floors: Mapping[int, float],
+    options: GpuOptions,
+) -> tuple[list[Group], list[str]]:
+    peer = HubPeer(options.device, DTYPE, wide_target)
     cases = greedy_cases()
-    results: list[tuple[Result, float]] = []
-    for batch in (1, 8):
-        field = contestants(target, draft, batch)
-        some = cases[:2] if quick else cases[:3] if batch == 1 else cases
-        timed = race(
-            [one for one, _ in field],
-            some,
-            batch,
-            1 if quick else repeats,
-            check=False,
-            wait=device_wait(device),
-        )
-        results += [(result, floors[length]) for result, (_, length) in zip(timed, field, strict=True)]
-    return results
+    others = [name for name in attention_names(options.device) if name != options.attention]
+    groups: list[Group] = []
+    notes: list[str] = []
+    for batch in BATCHES:
+        # One prompt at a time takes longest; two of them tell enough.
+        some = cases[: 1 + batch // 4] if options.quick else cases[:2] if batch == 1 else cases
+        prompts = [[case.prompt for case in some[start : start + batch]] for start in range(0, len(some), batch)]
+        hub, note = hub_entrants(peer, prompts, compiled=True)
+        notes += [note] if note else []
+        field = [*hub, *entrants(target, draft, batch, options.attention, others)]
+        groups.append(measure("", field, some, batch, options.repeats, options.device, floors))
+        del field, hub
+        gc.collect()
+    return groups, notes
 
 
-def _contestant(
-    name: str, target: Target, builder: DrafterBuilder | None, runner: Callable[[], GraphRunner], batch: int
-) -> Contestant:
-    model = SpeculativeModel(
-        target,
-        builder,
-        attention=SdpaBackend(),
-        runner=runner,
-        options=EngineOptions(max_batch_size=batch, max_length=512),
+def _report_capturing(name: str, target: Target, draft: BoundDraft, options: GpuOptions) -> None:
+    """All default sizes by role, with the longest chain."""
+    report = Report("gpu_capture")
+    report.add(environment(options.device))
+    pair = load_pair(options.device, DTYPE)
+    small = EngineOptions(max_batch_size=2, max_length=128, max_prefill_tokens=128) if options.quick else None
+    found: list[Capturing] = []
+    for what, on, drafts in ((name, target, draft), ("the pair", pair.target, pair.eagle3)):
+        roles = (Role.BOTH,) if options.quick and what == name else tuple(Role)
+        found += capture_roles(what, on, _builder(drafts, CHAINS[-1]), options.attention, small, roles)
+    report.add(
+        f"`Engine.capture` of all default sizes: rounds of up to 8 requests and prompts of up to 2048 tokens, bfloat16, chain "
+        f'{CHAINS[-1]}, attention by {options.attention}. "Card MiB": what the card had less afterwards, static buffers and '
+        "workspaces included."
     )
+    report.add(capture_table(found))
+    report.add("\n".join([*saved(found), *map(str, capture_goals(found))]))
+    options.write(report, "gpu_capture")
 
-    def generate(prompts: Sequence[TokenIds]) -> Answer:
-        done = model.generate_batch(prompts, max_new_tokens=MAX_NEW_TOKENS).completions
-        return Answer(
-            token_ids=tuple(each.token_ids for each in done),
-            num_passes=max(each.statistics.num_target_passes for each in done),
-            accept_lengths=tuple(length for each in done for length in each.accept_lengths),
-        )
 
-    return Contestant(name, generate)
+def _builder(draft: BoundDraft, length: int) -> DrafterBuilder | None:
+    return ChainBuilder(draft, length) if length else None
 
 
 if __name__ == "__main__":

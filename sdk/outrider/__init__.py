@@ -14,15 +14,18 @@ from outrider.generation.completion import BatchResult, Completion, Statistics, 
 from outrider.generation.drafting import DraftingOptions
 from outrider.generation.load import load
 from outrider.generation.model import Prompt, SpeculativeModel
+from outrider.generation.report import render_capture, render_report
 from outrider.generation.settings import RequestSettings
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
+from outrider.types.capture import CaptureSummary
 from outrider.types.request import Emission, Request
 from outrider.types.sampling import SamplingParams
 
 __all__ = [
     "AdaptiveChainBuilder",
     "BatchResult",
+    "CaptureSummary",
     "ChainBuilder",
     "Completion",
     "DraftingOptions",
@@ -41,5 +44,7 @@ __all__ = [
     "TreeBuilder",
     "build_engine",
     "load",
+    "render_capture",
+    "render_report",
 ]
 __version__ = "0.1.0"

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from outrider.types import AttentionSpec, AttnCapabilities
+from outrider.types import AttentionSpec, AttnCapabilities, DraftSpec, MediaView, ModelSpec, RowAlignment
 
-__all__ = ["check_attention"]
+__all__ = ["check_attention", "check_draft_view"]
 
 
 def check_attention(
@@ -57,6 +57,31 @@ def check_attention(
             f"{_where(layers, uneven)}: {first.num_heads} query heads over {first.num_kv_heads} kv heads; "
             "the former must be a multiple of the latter"
         )
+    return problems
+
+
+def check_draft_view(spec: DraftSpec, target: ModelSpec) -> list[str]:
+    """Every reason why what the draft says it sees (features, media, positions) cannot be given to it; empty when it can."""
+    problems: list[str] = []
+    same = spec.alignment is RowAlignment.SAME
+    if same and spec.taps:
+        taps = ", ".join(map(str, spec.taps))
+        problems.append(
+            f"its rows are {spec.alignment.value}, yet it is fed {taps}: the target has no feature at its root yet; "
+            "declare RowAlignment.SHIFTED, or no taps"
+        )
+    if spec.media is MediaView.TARGET_EMBEDDING and same:
+        problems.append(
+            f"its rows are {spec.alignment.value}, yet at media it wants {spec.media.value}: it reads tokens alone; declare "
+            "MediaView.PLACEHOLDER"
+        )
+    if spec.media is MediaView.TARGET_EMBEDDING and spec.embed_width != target.hidden_size:
+        problems.append(
+            f"at media it wants {spec.media.value}, which is {target.hidden_size} wide, but its own embeddings are "
+            f"{spec.embed_width} wide; declare MediaView.PLACEHOLDER"
+        )
+    if spec.position_axes not in (1, 3):
+        problems.append(f"its position_axes is {spec.position_axes}, allowed are 1 and 3")
     return problems
 
 

@@ -6,9 +6,14 @@ import pytest
 import torch
 from attrs import evolve
 
+from benchmarks import _gpu_bench
+from benchmarks._backends import EAGER, GRAPHS, runner
 from benchmarks._cases import chain_lengths, greedy_cases
-from benchmarks._gpu_checks import Bench, Generated, differences, gap_where_they_part, generate, run_checks
-from benchmarks.gpu import main, outcome_table
+from benchmarks._gpu_bench import Bench, Generated, differences, gap_where_they_part, generate
+from benchmarks._gpu_checks import check_ladder, run_checks
+from benchmarks.gpu import main, outcome_table, steps_of
+from outrider.interfaces import GraphRunner
+from outrider.types import Role
 
 BENCH = Bench(torch.device("cpu"), quick=True)
 CASES = greedy_cases()[:2]
@@ -48,7 +53,26 @@ def test_the_gap_is_that_of_the_logits_where_texts_part() -> None:
     assert gaps[0] == pytest.approx(gap_where_they_part(target, case.prompt, (*ids[:10], 5), ids[:11]))
 
 
+def test_the_ladder_is_what_runs_and_one_that_never_captures_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "served by graphs" in check_ladder(BENCH)
+
+    def never(name: str, role: Role = Role.BOTH) -> GraphRunner:
+        return runner(EAGER, role)
+
+    monkeypatch.setattr(_gpu_bench, "runner", never)
+    with pytest.raises(AssertionError, match=r"nothing ran as phase, but \{'eager'"):
+        check_ladder(BENCH)
+
+
+def test_every_step_is_measured_in_half_precision_but_of_trees() -> None:
+    assert steps_of("drafting off", torch.float32) == (EAGER, "whole round")
+    assert steps_of("chain 5", torch.float32) == steps_of("drafting off", torch.bfloat16) == (EAGER, *GRAPHS)
+    assert steps_of("tree 4x5, 15 tokens", torch.bfloat16) == (EAGER, "whole round")
+
+
 def test_no_card_is_said_and_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main([]) == 1
     assert "no CUDA device" in capsys.readouterr().out
+    assert main(["--device", "cpu", "--attention", "triton"]) == 1
+    assert "triton does not run on cpu here; there is sdpa" in capsys.readouterr().out

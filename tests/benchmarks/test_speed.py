@@ -18,7 +18,6 @@ from benchmarks._process import load_memory
 from benchmarks._race import Answer, Result, race
 from benchmarks._vllm import vllm_contestant
 from benchmarks.cpu import goals, speed_table
-from benchmarks.gpu import speed_table as gpu_speed_table
 
 
 def result(name: str, speed: float, batch: int = 1) -> Result:
@@ -48,8 +47,6 @@ def test_goals_compare_the_best_chain() -> None:
 def test_ratios_are_over_the_first_of_the_table() -> None:
     rows = speed_table([result("transformers", 50), result("chain 1", 125)]).rows
     assert [row[:3] for row in rows] == [("transformers", "50", "1.00"), ("chain 1", "125", "2.50")]
-    groups = [("float32", 1, [result("a", 50), result("b", 100)]), ("float32", 8, [result("a", 10), result("b", 5)])]
-    assert [row[4] for row in gpu_speed_table(groups).rows] == ["1.00", "2.00", "1.00", "0.50"]
 
 
 def test_everybody_gives_the_reference_and_counts_the_passes_of_the_target() -> None:

@@ -14,7 +14,9 @@ from outrider.types import (
     DraftSpec,
     DraftVocab,
     HiddenTap,
+    MediaView,
     RecurrentState,
+    RopeSpec,
     RowAlignment,
     StackInputs,
     WeightSource,
@@ -173,7 +175,17 @@ BROKEN_DRAFTS: dict[str, tuple[Callable[[], BoundDraft], str, str]] = {
     "features for rows of tokens alone": (
         declared(lambda spec: evolve(spec, alignment=RowAlignment.SAME)),
         "spec",
-        "alignment is SAME and 2 taps are asked",
+        "declare RowAlignment.SHIFTED, or no taps",
+    ),
+    "images wider than it reads": (
+        declared(lambda spec: evolve(spec, media=MediaView.TARGET_EMBEDDING)),
+        "spec",
+        "which is 16 wide, but its own embeddings are 12 wide",
+    ),
+    "sections of a rope without axes": (
+        declared(lambda spec: evolve(spec, rope=RopeSpec("default", 10000.0, 6, sections=(1, 1, 1)))),
+        "spec",
+        "spec.position_axes is 1; declare 3",
     ),
     "a state of no width": (
         declared(lambda spec: evolve(spec, state=RecurrentState(0, torch.float32))),

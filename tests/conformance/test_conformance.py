@@ -12,6 +12,7 @@ from outrider.errors import BindError, ConformanceError
 from outrider.interfaces import BoundDraft, Target
 from outrider.types import AttnCapabilities, HiddenTap, RowAlignment
 from outrider_backends.sdpa import SdpaBackend
+from tests.backends.odd_stacks import OutsideStack, featured, standalone
 from tests.conformance.broken_drafts import BROKEN_DRAFTS, STACK, TARGET
 from tests.conformance.broken_targets import BROKEN_TARGETS
 from tests.support.pair import trained_pair
@@ -26,6 +27,12 @@ def test_the_trained_pair_conforms() -> None:
     check_target(pair.target, attention=SDPA)
     check_draft(pair.eagle3, pair.target, attention=SDPA)
     check_draft(pair.eagle1, pair.target, attention=SDPA)
+
+
+def test_what_is_declared_as_outside_of_graphs_may_read_on_the_host() -> None:
+    for target, draft in (standalone(OutsideStack()), featured(OutsideStack())):
+        check_target(target, attention=SDPA)
+        check_draft(draft, target, attention=SDPA)
 
 
 @pytest.mark.parametrize(

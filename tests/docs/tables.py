@@ -79,7 +79,7 @@ _MEMBERS: Mapping[str, str] = {
     "outrider.drafts": "a `DraftLoader`",
     "outrider.drafters": "a drafter that needs no draft model",
     "outrider.pairs": "a `ModelPair`",
-    "outrider.runners": "a `GraphRunner`",
+    "outrider.runners": "a `GraphRunner`, for `RunnerOptions`",
     "outrider.targets": "a `TargetLoader`",
     "outrider.verifiers": "a verifier, and what suits it",
 }

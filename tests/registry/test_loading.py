@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,8 +18,8 @@ from tests.registry.fakes import CPU, BrokenTargets, FakeDrafts, FakeTargets, Fa
 T = TypeVar("T")
 
 
-def _same(loader: T) -> T:
-    return loader
+def _maker(loader: T) -> Callable[[], T]:
+    return lambda: loader
 
 
 class OnlyRegistered(Registry):
@@ -28,9 +29,9 @@ class OnlyRegistered(Registry):
         super().__init__()
         self._installed = {TARGETS.name: {}, DRAFTS.name: {}}
         for name, target in targets.items():
-            self.register(TARGETS, name, partial(_same, target))
+            self.register(TARGETS, name, _maker(target))
         for name, draft in drafts.items():
-            self.register(DRAFTS, name, partial(_same, draft))
+            self.register(DRAFTS, name, _maker(draft))
 
 
 def broken_import() -> TargetLoader:
@@ -59,7 +60,7 @@ def test_when_none_recognises_it_every_reason_is_given(tmp_path: Path, load: obj
         (load_target if is_target else load_draft)(checkpoint, CPU, registry=registry)
     said = str(caught.value)
     reasons = ["'a': it has wings", "'b': it has fins"] if is_target else ["'c': it has scales", "'d': it has fur"]
-    group: Group[TargetLoader] | Group[DraftLoader] = TARGETS if is_target else DRAFTS
+    group: Group[Callable[[], TargetLoader]] | Group[Callable[[], DraftLoader]] = TARGETS if is_target else DRAFTS
     for part in ("odd-model", "OddForCausalLM", *reasons, f"'{group.name}'", "register"):
         assert part in said
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import cast
@@ -13,17 +14,34 @@ import pytest
 
 from outrider.errors import ConfigurationError, PluginError
 from outrider.generation.drafters import DRAFTERS
+from outrider.graphs import RunnerOptions, request_buckets, token_buckets
 from outrider.interfaces import ModelPair
-from outrider.registry import ATTENTION, CONSTRAINTS, DRAFTS, PAIRS, RUNNERS, TARGETS, VERIFIERS, Group, Registry, names
+from outrider.registry import (
+    ATTENTION,
+    CONSTRAINTS,
+    DRAFTS,
+    PAIRS,
+    RUNNERS,
+    TARGETS,
+    VERIFIERS,
+    Group,
+    Registry,
+    names,
+    parts,
+)
+from outrider.types import GraphSizes, Role
+from outrider_backends.eager import EagerRunner
 from tests.registry.fakes import FakeTargets, install
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 GROUPS = cast(
-    "tuple[Group[object], ...]", (TARGETS, DRAFTS, DRAFTERS, VERIFIERS, ATTENTION, RUNNERS, PAIRS, CONSTRAINTS)
+    "tuple[Group[Callable[..., object]], ...]",
+    (TARGETS, DRAFTS, DRAFTERS, VERIFIERS, ATTENTION, RUNNERS, PAIRS, CONSTRAINTS),
 )
 
 PAIR_MODULE = """
 from pathlib import Path
+from outrider.graphs import RunnerOptions, request_buckets, token_buckets
 from outrider.interfaces import ModelPair
 def make():
     return ModelPair(Path("target"), (Path("draft"),))
@@ -55,12 +73,13 @@ def test_what_pyproject_declares_is_what_is_installed() -> None:
     assert installed == declared(), "pyproject.toml changed since the install: run pip install --no-deps -e ."
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: cast("Group[object]", group).name)
-def test_every_declared_part_is_found_and_can_be_created(group: Group[object]) -> None:
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: cast("Group[Callable[..., object]]", group).name)
+def test_every_declared_part_is_found_and_can_be_created(group: Group[Callable[..., object]]) -> None:
     registry = Registry()
     assert set(declared()[group.name]) <= set(registry.names(group))
+    arguments = (RunnerOptions(),) if group.name == RUNNERS.name else ()
     for name in declared()[group.name]:
-        registry.create(group, name)
+        registry.create(group, name, *arguments)
 
 
 def test_names_import_nothing_of_what_they_name() -> None:
@@ -91,7 +110,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones_and_the_way_to_add_one(
 
 
 def test_a_group_without_members_says_so() -> None:
-    group: Group[ModelPair] = Group("outrider.nothing-has-this", "thing")
+    group: Group[Callable[[], ModelPair]] = Group("outrider.nothing-has-this", "thing")
     assert Registry().names(group) == ()
     with pytest.raises(ConfigurationError, match="unknown thing 'x'; known are: none"):
         Registry().create(group, "x")
@@ -156,3 +175,33 @@ def test_a_taken_name_cannot_be_registered(site: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'mine' cannot be registered.*registered in code"):
         registry.register(PAIRS, "mine", lambda: pair)
     registry.register(TARGETS, "mine", lambda: FakeTargets("mine"))
+
+
+@pytest.mark.parametrize("name", ["tape", "cuda-graph", "breakable"])
+def test_a_runner_is_made_as_its_options_say(name: str) -> None:
+    options = RunnerOptions(Role.DECODE, token_buckets((4, 8)), request_buckets((1, 3)))
+    sizes = parts.runner(name, options).sizes
+    assert (sizes.role, sizes.tokens, sizes.tokens_left_out) == (Role.DECODE, (), (4, 8))
+    assert (sizes.requests, sizes.requests_left_out) == ((1, 3), ())
+    assert parts.runner(name).sizes.role is Role.BOTH
+
+
+def test_the_eager_runner_leaves_its_options_alone() -> None:
+    assert parts.runner("eager", RunnerOptions(capture_tokens=token_buckets((4,)))).sizes == GraphSizes()
+
+
+def test_a_runner_of_ones_own_gets_the_options_and_one_that_takes_none_is_named(site: Path) -> None:
+    registry = Registry()
+    asked: list[RunnerOptions] = []
+
+    def make(options: RunnerOptions) -> EagerRunner:
+        asked.append(options)
+        return EagerRunner()
+
+    registry.register(RUNNERS, "mine", make)
+    options = RunnerOptions(Role.PREFILL)
+    assert registry.create(RUNNERS, "mine", options).sizes == GraphSizes()
+    assert asked == [options]
+    install(site, "old-runner", "0.1", {"outrider.runners": {"old": "old_runner:make"}}, {"old_runner": PAIR_MODULE})
+    with pytest.raises(PluginError, match=r"runner 'old' \(old-runner 0\.1: .*TypeError"):
+        Registry().create(RUNNERS, "old", options)

@@ -31,6 +31,21 @@ def test_bits_and_noise_are_those_of_the_cpu() -> None:
         assert int((ours != theirs).sum()) <= 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_greedy_choice_is_that_of_the_cpu(dtype: torch.dtype) -> None:
+    """Of equal logits the lowest id, and a row with NaN or infinity is told, though the card looks for it otherwise."""
+    rows, vocab = 6, 128256
+    logits = torch.randn(rows, 1, vocab, generator=torch.Generator().manual_seed(4)).to(dtype)
+    logits[1, 0, 5000:] = logits[1].amax()
+    logits[2, 0, 77], logits[3, 0, 100000], logits[4, 0, 1:] = torch.nan, torch.inf, -torch.inf
+    logits[5] = -torch.inf
+    state = decode_state([[1]] * rows, [SamplingParams()] * rows, vocab, features=SamplingFeatures())
+    ours, theirs = choose_tokens(logits, state), choose_tokens(logits.cuda(), on_device(state, "cuda"))
+    assert torch.equal(theirs.tokens.cpu(), ours.tokens)
+    assert torch.equal(theirs.finite.cpu(), ours.finite)
+    assert torch.equal(ours.finite.flatten(), torch.tensor([True, True, False, False, True, False]))
+
+
 def test_captured_noise_is_eager_noise() -> None:
     seeds, positions = keys("cuda")
     gumbel_noise(seeds, positions, 32000)

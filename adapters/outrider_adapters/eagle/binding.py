@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outrider.errors import BindError, Problems
 from outrider.interfaces import Target
-from outrider.types import DraftSpec, ModelSpec, WeightSource
+from outrider.types import DraftSpec, ModelSpec, PositionView, WeightSource
 from outrider_adapters.eagle.taps import default_taps
 from outrider_adapters.nn import same_device
 
@@ -22,10 +22,10 @@ class JoinedWeights:
     head: Tensor
 
 
-def bind_spec(spec: DraftSpec, target: Target, taps_by_depth: bool) -> DraftSpec:
-    """``spec`` with its taps final, after every check against ``target``.
+def bind_spec(spec: DraftSpec, target: Target, taps_by_depth: bool, media_note: str | None) -> DraftSpec:
+    """``spec`` with its taps and positions final, after every check against ``target``.
 
-    ``taps_by_depth``: the taps follow from the number of the target's layers.
+    ``taps_by_depth``: the taps follow from the number of the target's layers. ``media_note``: for a target with media.
 
     Raises:
         BindError: widths, vocabulary, taps, dtype or device do not fit, or weights to share are not offered; all at
@@ -52,7 +52,10 @@ def bind_spec(spec: DraftSpec, target: Target, taps_by_depth: bool) -> DraftSpec
                 f"the draft takes its {' and '.join(shared)} from the target, whose loader offers no SharedWeights "
                 "(Target.weights is None); use a draft that brings its own, or a loader that shares them"
             )
-        return _final_taps(spec, model, taps_by_depth, problems)
+        spec = _final_taps(spec, model, taps_by_depth, problems)
+    if target.media is not None and media_note is not None:
+        spec = evolve(spec, notes=(*spec.notes, media_note))
+    return _final_positions(spec, model)
 
 
 def join_weights(
@@ -105,6 +108,17 @@ def _check_vocabulary(spec: DraftSpec, model: ModelSpec, problems: Problems) -> 
             f"the draft was trained for a vocabulary of {spec.vocab.target_size} ids, the target has "
             f"{model.vocab_size}; use the target it was trained for"
         )
+
+
+def _final_positions(spec: DraftSpec, model: ModelSpec) -> DraftSpec:
+    """Heads of one axis are trained on counted positions, and SGLang serves them so, whatever the target's rope is."""
+    if spec.position_axes == model.positions.axes or spec.position_axes != 1:
+        return spec
+    note = (
+        f"rope positions count tokens: config.json names no 'mrope_section', so the {model.positions.axes} axes of the "
+        "target's positions are not the draft's"
+    )
+    return evolve(spec, positions=PositionView.INDEX, notes=(*spec.notes, note))
 
 
 def _final_taps(spec: DraftSpec, model: ModelSpec, by_depth: bool, problems: Problems) -> DraftSpec:

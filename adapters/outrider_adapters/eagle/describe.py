@@ -26,6 +26,7 @@ def describe_plan(kind: str, plan: DraftPlan | None, found: tuple[str, ...], fc:
         ("vocabulary", _vocabulary(head, sizes.vocab_size)),
         ("embedding", _source(plan.embedding)),
         ("head", _source(head.source)),
+        ("at images", plan.media.view.value),
         ("dtype", str(plan.dtype).removeprefix("torch.")),
     )
     return Description(kind, facts, plan.notes, found)
@@ -45,4 +46,5 @@ def _source(source: WeightSource) -> str:
 
 def _rope(rope: RopeSpec) -> str:
     scaled = "" if rope.kind == "default" else f", {rope.kind} x {rope.factor:g}"
-    return f"theta {rope.theta:g} over {rope.rotary_dim} dimensions{scaled} (the draft's own)"
+    axes = "" if rope.sections is None else f", axes {'/'.join(map(str, rope.sections))}"
+    return f"theta {rope.theta:g} over {rope.rotary_dim} dimensions{scaled}{axes} (the draft's own)"

@@ -29,9 +29,19 @@ class Eagle1Weights:
 class Eagle1Draft(UnboundDraft):
     """A loaded EAGLE-1 draft that has not met its target."""
 
-    def __init__(self, spec: DraftSpec, weights: Eagle1Weights, embedding: Tensor | None, head: Tensor | None) -> None:
-        """``embedding [V, H]`` and ``head [V, H]`` are its own, ``None`` where the target supplies them."""
-        self._spec, self._weights = spec, weights
+    def __init__(
+        self,
+        spec: DraftSpec,
+        weights: Eagle1Weights,
+        embedding: Tensor | None,
+        head: Tensor | None,
+        media_note: str | None = None,
+    ) -> None:
+        """``embedding [V, H]`` and ``head [V, H]`` are its own, ``None`` where the target supplies them.
+
+        ``media_note``: what to say of `DraftSpec.media` beside a target with media.
+        """
+        self._spec, self._weights, self._media_note = spec, weights, media_note
         self._embedding, self._head = embedding, head
 
     @property
@@ -41,7 +51,7 @@ class Eagle1Draft(UnboundDraft):
 
     def bind(self, target: Target) -> BoundEagle1:
         """The draft with its final weights; see `UnboundDraft.bind`."""
-        spec = bind_spec(self._spec, target, taps_by_depth=False)
+        spec = bind_spec(self._spec, target, taps_by_depth=False, media_note=self._media_note)
         return BoundEagle1(spec, self._weights, join_weights(spec, target, self._embedding, self._head))
 
 

@@ -8,6 +8,7 @@ from outrider.checkpoint import Checkpoint
 from outrider.errors import Problems
 from outrider.types import DraftOverrides, HiddenTap, WeightSource
 from outrider_adapters.eagle.decoder import DecoderSizes, count_layers, plan_layer, read_decoder
+from outrider_adapters.eagle.media import choose_media
 from outrider_adapters.eagle.names import TensorPlan
 from outrider_adapters.eagle.plan import DraftPlan, HeadChoice, plan_dtype, plan_sliced_head
 from outrider_adapters.eagle.settings import Settings
@@ -53,6 +54,7 @@ def plan_eagle1(checkpoint: Checkpoint, overrides: DraftOverrides, problems: Pro
     embedding = WeightSource.TARGET
     if tensors.take("embed_tokens.weight", (sizes.vocab_size, hidden), "vocab_size rows, hidden_size columns"):
         embedding = WeightSource.OWN
+    media = choose_media(settings, hidden, target_hidden, embedding, problems)
     dtype = plan_dtype(tensors, settings, problems, notes)
     head = _plan_head(checkpoint, settings, tensors, sizes, overrides, problems, notes)
     tensors.refuse_unused()
@@ -64,6 +66,7 @@ def plan_eagle1(checkpoint: Checkpoint, overrides: DraftOverrides, problems: Pro
         target_hidden_size=target_hidden,
         embedding=embedding,
         head=head,
+        media=media,
         dtype=dtype,
         fc_bias=fc_bias,
         notes=tuple(notes),

@@ -14,7 +14,7 @@ from outrider_adapters.eagle.binding import JoinedWeights, bind_spec, join_weigh
 from outrider_adapters.eagle.eagle3_plan import Eagle3Plan
 from outrider_adapters.eagle.ends import DraftEnds
 from outrider_adapters.eagle.layer import DraftLayer
-from outrider_adapters.nn import Projection, RmsNorm, Rope, WeightLoader
+from outrider_adapters.nn import JoinedNorms, Projection, RmsNorm, Rope, WeightLoader
 
 __all__ = ["BoundEagle3", "Eagle3Draft", "Eagle3Weights", "TapFusion"]
 
@@ -27,7 +27,8 @@ class TapFusion:
     ) -> None:
         """``fc [H, A·Ht]``; ``None`` hands the single tap on as it is (no ``use_aux_hidden_state``)."""
         self._fc = None if fc is None else Projection(fc, bias)
-        self._joint_norm, self._tap_norms = joint_norm, tuple(tap_norms)
+        self._joint_norm = joint_norm
+        self._num_taps, self._tap_norms = len(tap_norms), JoinedNorms(tap_norms)
 
     @classmethod
     def load(cls, loader: WeightLoader, plan: Eagle3Plan) -> TapFusion:
@@ -47,9 +48,8 @@ class TapFusion:
         """``[T, H]`` of ``features [T, A·Ht]``, which are left as they are. Device only, safe in a capture."""
         if self._joint_norm is not None:
             features = self._joint_norm(features)
-        if self._tap_norms:
-            taps = features.chunk(len(self._tap_norms), dim=-1)
-            features = torch.cat([norm(tap) for norm, tap in zip(self._tap_norms, taps, strict=True)], dim=-1)
+        if self._num_taps:
+            features = self._tap_norms(*features.chunk(self._num_taps, dim=-1))
         return features if self._fc is None else self._fc(features)
 
 
@@ -98,11 +98,15 @@ class Eagle3Draft(UnboundDraft):
         embedding: Tensor | None,
         head: Tensor | None,
         taps_by_depth: bool,
+        media_note: str | None = None,
     ) -> None:
-        """``embedding [V, H]`` and ``head [Dv, H]`` are its own, ``None`` where the target supplies them."""
+        """``embedding [V, H]`` and ``head [Dv, H]`` are its own, ``None`` where the target supplies them.
+
+        ``media_note``: what to say of `DraftSpec.media` beside a target with media.
+        """
         self._spec, self._weights = spec, weights
         self._embedding, self._head = embedding, head
-        self._taps_by_depth = taps_by_depth
+        self._taps_by_depth, self._media_note = taps_by_depth, media_note
 
     @property
     def spec(self) -> DraftSpec:
@@ -111,7 +115,7 @@ class Eagle3Draft(UnboundDraft):
 
     def bind(self, target: Target) -> BoundEagle3:
         """The draft with its final taps and weights; see `UnboundDraft.bind`."""
-        spec = bind_spec(self._spec, target, self._taps_by_depth)
+        spec = bind_spec(self._spec, target, self._taps_by_depth, self._media_note)
         return BoundEagle3(spec, self._weights, join_weights(spec, target, self._embedding, self._head))
 
 
@@ -142,7 +146,8 @@ class BoundEagle3(DraftEnds, BoundDraft):
         cos, sin = weights.rope.rotation(inputs.positions, inputs.lengths)
         if weights.early is not None:
             hidden = weights.early(embeds, hidden)
-        for layer in weights.layers:
+        *inner, last = weights.layers
+        for layer in inner:
             hidden = layer.forward(embeds, hidden, cos, sin, inputs.attend)
-        normed = weights.norm(hidden)
+        hidden, normed = last.forward_and_norm(embeds, hidden, cos, sin, inputs.attend, weights.norm)
         return DraftOutput(normed, normed if weights.norm_output else hidden)

@@ -9,6 +9,7 @@ from outrider.checkpoint import Checkpoint
 from outrider.errors import Problems
 from outrider.types import DraftOverrides, WeightSource
 from outrider_adapters.eagle.decoder import DecoderSizes, LayerForm, count_layers, plan_layer, read_decoder
+from outrider_adapters.eagle.media import choose_media
 from outrider_adapters.eagle.names import TensorPlan
 from outrider_adapters.eagle.plan import DraftPlan, HeadChoice, plan_dtype, plan_sliced_head, stored_tensor
 from outrider_adapters.eagle.settings import Settings
@@ -72,6 +73,7 @@ def plan_eagle3(checkpoint: Checkpoint, overrides: DraftOverrides, problems: Pro
     embedding = WeightSource.TARGET
     if tensors.take(_EMBEDDING, (sizes.vocab_size, sizes.hidden_size), "vocab_size rows, hidden_size columns"):
         embedding = WeightSource.OWN
+    media = choose_media(settings, sizes.hidden_size, target_hidden, embedding, problems)
     dtype = plan_dtype(tensors, settings, problems, notes)
     head = _plan_head(checkpoint, settings, tensors, sizes, overrides, problems, notes)
     tensors.refuse_unused()
@@ -83,6 +85,7 @@ def plan_eagle3(checkpoint: Checkpoint, overrides: DraftOverrides, problems: Pro
         target_hidden_size=target_hidden,
         embedding=embedding,
         head=head,
+        media=media,
         dtype=dtype,
         fc_bias=tensors.has("fc.bias"),
         notes=tuple(notes),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from outrider.types import Attend
 from outrider_adapters.eagle.decoder import DecoderSizes, LayerForm
-from outrider_adapters.nn import FusedAttention, GatedMlp, RmsNorm, WeightLoader
+from outrider_adapters.nn import FusedAttention, GatedMlp, JoinedNorms, RmsNorm, WeightLoader
 
 __all__ = ["DraftLayer"]
 
@@ -31,7 +30,10 @@ class DraftLayer:
         """``embed_norm`` makes the layer a joined one; ``normed_residual`` adds to the normed hidden state."""
         self._index = index
         self._attention, self._mlp = attention, mlp
-        self._post_norm, self._input_norm, self._embed_norm = post_norm, input_norm, embed_norm
+        self._post_norm, self._input_norm = post_norm, input_norm
+        self._joined_norms: JoinedNorms | None = None
+        if embed_norm is not None and input_norm is not None:
+            self._joined_norms = JoinedNorms((embed_norm, input_norm))
         self._normed_residual = normed_residual
 
     @classmethod
@@ -70,8 +72,26 @@ class DraftLayer:
 
         Calls ``attend`` once. Device only, safe in a capture.
         """
-        normed = hidden if self._input_norm is None else self._input_norm(hidden)
-        residual = normed if self._normed_residual else hidden
-        rows = normed if self._embed_norm is None else torch.cat((self._embed_norm(embeds), normed), dim=-1)
-        mixed = self._attention.forward(rows, self._index, cos, sin, attend, residual)
-        return self._mlp.forward(self._post_norm(mixed), mixed)
+        mixed, normed = self._attend(embeds, hidden, cos, sin, attend)
+        return self._mlp.forward(normed, mixed)
+
+    def forward_and_norm(
+        self, embeds: Tensor, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend, norm: RmsNorm
+    ) -> tuple[Tensor, Tensor]:
+        """`forward`, and its ``norm``: both fresh ``[T, H]``."""
+        mixed, normed = self._attend(embeds, hidden, cos, sin, attend)
+        return self._mlp.forward_and_norm(normed, mixed, norm)
+
+    def _attend(
+        self, embeds: Tensor, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """The residual stream after attention, and its norm. The normed hidden state is the last part of the rows."""
+        if self._joined_norms is not None:
+            rows = self._joined_norms(embeds, hidden)
+        else:
+            rows = hidden if self._input_norm is None else self._input_norm(hidden)
+        residual = hidden
+        if self._normed_residual:
+            width = hidden.shape[-1]
+            residual = rows.narrow(-1, rows.shape[-1] - width, width)
+        return self._attention.forward_and_norm(rows, self._index, cos, sin, attend, residual, self._post_norm)

@@ -60,7 +60,9 @@ class Eagle3Loader(DraftLoader):
         embedding, head = _own_ends(loader, draft)
         loader.finish(title)
         spec = draft_spec(checkpoint.name, "eagle3", draft, dtype, options.device)
-        return Eagle3Draft(spec, weights, embedding, head, taps_by_depth=draft.taps.taps is None)
+        return Eagle3Draft(
+            spec, weights, embedding, head, taps_by_depth=draft.taps.taps is None, media_note=draft.media.note
+        )
 
     def describe(self, checkpoint: Checkpoint) -> Description:
         """Taps and why, vocabulary, where embedding and head come from, and every fault, without reading weights."""
@@ -106,7 +108,8 @@ class EagleLoader(DraftLoader):
         )
         embedding, head = _own_ends(loader, draft)
         loader.finish(title)
-        return Eagle1Draft(draft_spec(checkpoint.name, "eagle", draft, dtype, options.device), weights, embedding, head)
+        spec = draft_spec(checkpoint.name, "eagle", draft, dtype, options.device)
+        return Eagle1Draft(spec, weights, embedding, head, draft.media.note)
 
     def describe(self, checkpoint: Checkpoint) -> Description:
         """Taps and why, where embedding and head come from, and every fault, without reading weights."""

@@ -12,6 +12,7 @@ from outrider.checkpoint import Checkpoint, check_hot_tokens
 from outrider.errors import Problems
 from outrider.types import DraftOverrides, WeightSource
 from outrider_adapters.eagle.decoder import DecoderSizes, LayerForm
+from outrider_adapters.eagle.media import MediaChoice
 from outrider_adapters.eagle.names import TensorPlan
 from outrider_adapters.eagle.settings import Settings
 from outrider_adapters.eagle.taps import TapChoice
@@ -46,6 +47,7 @@ class DraftPlan:
     target_hidden_size: int
     embedding: WeightSource
     head: HeadChoice
+    media: MediaChoice
     dtype: torch.dtype
     fc_bias: bool
     notes: tuple[str, ...]

@@ -33,6 +33,8 @@ def draft_spec(name: str, kind: str, plan: DraftPlan, dtype: torch.dtype, device
         dtype=dtype,
         device=device,
         rope=sizes.rope,
+        media=plan.media.view,
+        position_axes=1 if sizes.rope.sections is None else 3,
         needs_lengths=sizes.rope.kind == "dynamic",
         notes=plan.notes,
     )

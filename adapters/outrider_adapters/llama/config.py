@@ -54,14 +54,18 @@ class LlamaConfig:
     notes: tuple[str, ...]
 
 
-def read_config(config: Config, generation: Config | None, num_stored_layers: int) -> LlamaConfig:
+def read_config(
+    config: Config, generation: Config | None, num_stored_layers: int, family: Family | None = None
+) -> LlamaConfig:
     """The model that ``config.json`` and ``generation_config.json`` describe, with the layers the tensors hold.
+
+    ``family``: what it is, where that is known; else the config's architecture says it.
 
     Raises:
         CheckpointError: missing or impossible values, a quantized model, an unknown activation or rope; all at once.
     """
     with Problems(f"{config.where} does not describe a usable model", CheckpointError) as problems:
-        return _Reading(config, generation, num_stored_layers, problems).read()
+        return _Reading(config, generation, num_stored_layers, problems).read(family)
 
 
 class _Reading:
@@ -74,9 +78,9 @@ class _Reading:
         self._problems = problems
         self._notes: list[str] = []
 
-    def read(self) -> LlamaConfig:
+    def read(self, family: Family | None) -> LlamaConfig:
         config = self._config
-        family = find_family(config.get_strs("architectures"), config.get_optional_str("model_type"))
+        family = family or find_family(config.get_strs("architectures"), config.get_optional_str("model_type"))
         if family is None:
             self._problems.add(f"the architecture is not one of {', '.join(FAMILIES)}")
             family = FAMILIES["LlamaForCausalLM"]

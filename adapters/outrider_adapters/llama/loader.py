@@ -6,21 +6,17 @@ import re
 
 import torch
 
-from outrider.checkpoint import Checkpoint, TensorReader
+from outrider.checkpoint import Checkpoint
 from outrider.errors import CheckpointError
 from outrider.interfaces import Description, LoadOptions, Target, TargetLoader
-from outrider.types import ModelSpec, PositionScheme, RopeSpec
 from outrider_adapters.codec import read_codec
-from outrider_adapters.llama.config import FAMILIES, LlamaConfig, find_family, read_config
-from outrider_adapters.llama.model import build_stack
+from outrider_adapters.llama.config import FAMILIES, find_family
+from outrider_adapters.llama.decoder import PLAIN_NAMES, Decoder
 from outrider_adapters.nn import WeightLoader
 
 __all__ = ["LlamaLoader", "loader"]
 
 _META = torch.device("meta")
-_EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
-_HEADS = ("lm_head.weight", "model.lm_head.weight")
-_LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
 _DRAFT_PART = re.compile(r"(?:model\.|draft_model\.)?(?:fc\.weight|midlayer\.)")
 _DRAFT_WORDS = ("eagle", "speculator", "draft", "medusa", "mtp")
 
@@ -45,8 +41,9 @@ class LlamaLoader(TargetLoader):
         part = next((name for name in checkpoint.tensors if _DRAFT_PART.match(name)), None)
         if part is not None:
             return f"it holds '{part}', so it is an EAGLE draft, which goes beside a target, not in its place"
-        if not any(name in checkpoint.tensors for name in _EMBEDDINGS):
-            return f"it holds no embedding (tensor {' or '.join(_EMBEDDINGS)}), so it is not a full model"
+        if PLAIN_NAMES.embedding(checkpoint) is None:
+            names = " or ".join(f"{prefix}embed_tokens.weight" for prefix in PLAIN_NAMES.body)
+            return f"it holds no embedding (tensor {names}), so it is not a full model"
         return None
 
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Target:
@@ -55,15 +52,15 @@ class LlamaLoader(TargetLoader):
         Raises:
             CheckpointError: of the family, but faulty; found before any weight is read, all faults at once.
         """
-        config = _read(checkpoint)
-        notes = list(config.notes)
-        own_head = _has_own_head(checkpoint, config, notes)
-        dtype = options.dtype or config.dtype or _stored_dtype(checkpoint)
+        decoder = Decoder.read(checkpoint, checkpoint.config, PLAIN_NAMES)
+        own_head, head_notes = decoder.own_head()
+        notes = [*decoder.config.notes, *head_notes]
+        dtype = options.dtype or decoder.dtype
         title = f"{checkpoint.directory}: the tensors do not fit config.json"
-        _rehearse(checkpoint, config, own_head).finish(title)
-        weights = _weight_loader(checkpoint, options.device, dtype, options)
+        _rehearse(decoder, own_head).finish(title)
+        weights = WeightLoader(checkpoint.reader(), options.device, dtype, options.progress)
         with torch.no_grad():
-            stack = build_stack(config, _spec(checkpoint, config, options.device, dtype), weights, own_head)
+            stack = decoder.build(weights, options.device, dtype, own_head)
         weights.finish(title)
         codec = read_codec(checkpoint)
         notes.extend(codec.notes if codec is not None else ("no tokenizer was found, only token ids can be used",))
@@ -72,7 +69,7 @@ class LlamaLoader(TargetLoader):
             stack,
             weights=stack.weights,
             codec=codec,
-            eos_ids=config.eos_ids,
+            eos_ids=decoder.config.eos_ids,
             tokenizer_file=tokenizer if tokenizer.is_file() else None,
             notes=tuple(notes),
         )
@@ -82,13 +79,17 @@ class LlamaLoader(TargetLoader):
         family = find_family(checkpoint.architectures, checkpoint.config.get_optional_str("model_type"))
         kind = f"target ({family.model_type if family is not None else 'unknown'})"
         try:
-            config = _read(checkpoint)
-            rehearsal = _rehearse(checkpoint, config, own_head=not config.tied)
+            decoder = Decoder.read(checkpoint, checkpoint.config, PLAIN_NAMES)
+            rehearsal = _rehearse(decoder, own_head=not decoder.config.tied)
         except CheckpointError as error:
             return Description(kind, (), problems=(str(error),))
-        dtype = config.dtype or _stored_dtype(checkpoint)
-        facts = _facts(config, dtype, rehearsal.num_parameters)
-        return Description(kind, facts, config.notes, (*rehearsal.problems(), *_codec_problems(checkpoint)))
+        facts = (
+            ("architecture", decoder.config.family.architecture),
+            ("parameters", f"{rehearsal.num_parameters:,}"),
+            ("dtype", str(decoder.dtype).removeprefix("torch.")),
+            *decoder.facts(),
+        )
+        return Description(kind, facts, decoder.config.notes, (*rehearsal.problems(), *_codec_problems(checkpoint)))
 
 
 def _codec_problems(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -99,104 +100,8 @@ def _codec_problems(checkpoint: Checkpoint) -> tuple[str, ...]:
     return ()
 
 
-def _read(checkpoint: Checkpoint) -> LlamaConfig:
-    stored = [int(match[1]) for name in checkpoint.tensors if (match := _LAYER.match(name))]
-    if not stored:
-        raise CheckpointError(f"{checkpoint.directory}: no tensor of a layer (layers.0.…) was found")
-    return read_config(checkpoint.config, checkpoint.optional_json("generation_config.json"), max(stored) + 1)
-
-
-def _spec(checkpoint: Checkpoint, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> ModelSpec:
-    return ModelSpec(
-        name=checkpoint.name,
-        hidden_size=config.hidden_size,
-        vocab_size=config.vocab_size,
-        layers=config.layers,
-        max_positions=config.max_positions,
-        dtype=dtype,
-        device=device,
-        positions=PositionScheme(needs_lengths=config.rope.kind == "dynamic"),
-        rope=config.rope,
-    )
-
-
-def _weight_loader(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, options: LoadOptions | None
-) -> WeightLoader:
-    weights = WeightLoader(checkpoint.reader(), device, dtype, options.progress if options is not None else None)
-    # Old checkpoints store the rope frequencies, which follow from the config.
-    weights.ignore_ending("rotary_emb.inv_freq")
-    return weights
-
-
-def _rehearse(checkpoint: Checkpoint, config: LlamaConfig, own_head: bool) -> WeightLoader:
+def _rehearse(decoder: Decoder, own_head: bool) -> WeightLoader:
     """The account of a load that reads nothing: its faults and its number of parameters."""
-    weights = _weight_loader(checkpoint, _META, torch.float32, None)
-    build_stack(config, _spec(checkpoint, config, _META, torch.float32), weights, own_head)
-    if not config.tied and not any(name in checkpoint.tensors for name in _HEADS):
-        weights.problem(
-            "tie_word_embeddings is false, so the head must be there; if it is the embedding, say "
-            '"tie_word_embeddings": true in config.json'
-        )
+    weights = WeightLoader(decoder.checkpoint.reader(), _META, torch.float32)
+    decoder.build(weights, _META, torch.float32, own_head)
     return weights
-
-
-def _has_own_head(checkpoint: Checkpoint, config: LlamaConfig, notes: list[str]) -> bool:
-    """Whether the head is a tensor of its own; a stored head that differs from a tied embedding is, as in transformers."""
-    stored = next((name for name in _HEADS if name in checkpoint.tensors), None)
-    if not config.tied:
-        return True
-    if stored is None or _same(checkpoint.reader(), stored):
-        return False
-    notes.append(f"tie_word_embeddings is true, but '{stored}' differs from the embedding; the stored head is used")
-    return True
-
-
-def _same(reader: TensorReader, head: str) -> bool:
-    embedding = next(name for name in _EMBEDDINGS if reader.has(name))
-    if reader.info(head).shape != reader.info(embedding).shape:
-        return False
-    return torch.equal(reader.take(head), reader.take(embedding))
-
-
-def _stored_dtype(checkpoint: Checkpoint) -> torch.dtype:
-    return next(checkpoint.tensors[name].dtype for name in _EMBEDDINGS if name in checkpoint.tensors)
-
-
-def _facts(config: LlamaConfig, dtype: torch.dtype, num_parameters: int) -> tuple[tuple[str, str], ...]:
-    first = config.layers[0]
-    bias = [name for name, there in (("qkv", config.qkv_bias), ("o", config.o_bias), ("mlp", config.mlp_bias)) if there]
-    facts = [
-        ("architecture", config.family.architecture),
-        ("parameters", f"{num_parameters:,}"),
-        ("dtype", str(dtype).removeprefix("torch.")),
-        ("layers", str(len(config.layers))),
-        ("hidden size", str(config.hidden_size)),
-        ("feed-forward size", f"{config.intermediate_size} ({config.activation})"),
-        ("attention", f"{first.num_heads} query heads, {first.num_kv_heads} kv heads of {first.head_dim}"),
-        ("vocabulary", str(config.vocab_size)),
-        ("context", str(config.max_positions)),
-        ("rope", _rope_fact(config.rope)),
-        ("window", _window_fact(config)),
-        ("head", "tied to the embedding" if config.tied else "own"),
-        ("end of sequence", ", ".join(map(str, config.eos_ids)) or "none"),
-    ]
-    if bias:
-        facts.append(("biases", ", ".join(bias)))
-    if config.family.qk_norm:
-        facts.append(("query/key norm", "per head"))
-    return tuple(facts)
-
-
-def _rope_fact(rope: RopeSpec) -> str:
-    text = f"{rope.kind}, theta {rope.theta:g}"
-    return text if rope.kind == "default" else f"{text}, factor {rope.factor:g}"
-
-
-def _window_fact(config: LlamaConfig) -> str:
-    windows = [layer.window for layer in config.layers]
-    sizes = sorted({window for window in windows if window is not None})
-    if not sizes:
-        return "none"
-    num = sum(window is not None for window in windows)
-    return f"{', '.join(map(str, sizes))} positions in {num} of {len(windows)} layers"

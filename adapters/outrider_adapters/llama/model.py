@@ -42,8 +42,10 @@ class LlamaStack(LayerStackProvider):
     ) -> None:
         self._spec = spec
         self._weights = weights
-        self._layers = tuple(enumerate(layers))
-        self._norm = norm
+        # A layer's last sum and the next one's first norm are one step.
+        norms = (*(layer.input_norm for layer in layers), norm)
+        self._first_norm = norms[0]
+        self._layers = tuple(zip(layers, norms[1:], strict=True))
         self._rope = rope
 
     @property
@@ -68,25 +70,30 @@ class LlamaStack(LayerStackProvider):
         """
         attend = inputs.attend
         cos, sin = self._rope.rotation(inputs.positions, inputs.lengths)
-        streams = {0: hidden}
-        stream = hidden
-        for index, layer in self._layers:
-            stream = layer.attention.forward(layer.input_norm(stream), index, cos, sin, attend, stream)
-            stream = layer.mlp.forward(layer.post_attention_norm(stream), stream)
-            streams[index + 1] = stream
-        final = self._norm(stream)
-        taps = tuple(final if tap.boundary is None else streams[tap.boundary] for tap in inputs.taps)
-        return StackOutput(final, taps)
+        streams = [hidden]
+        stream, normed = hidden, self._first_norm(hidden)
+        for index, (layer, next_norm) in enumerate(self._layers):
+            stream, normed = layer.attention.forward_and_norm(
+                normed, index, cos, sin, attend, stream, layer.post_attention_norm
+            )
+            stream, normed = layer.mlp.forward_and_norm(normed, stream, next_norm)
+            streams.append(stream)
+        taps = tuple(normed if tap.boundary is None else streams[tap.boundary] for tap in inputs.taps)
+        return StackOutput(normed, taps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Fresh logits ``[R, V]`` of final-norm rows ``hidden [R, H]``, see `head_logits`. Device only, safe in a capture."""
         return head_logits(hidden, self._weights.head)
 
 
-def build_stack(config: LlamaConfig, spec: ModelSpec, loader: WeightLoader, own_head: bool) -> LlamaStack:
-    """The stack with its weights from ``loader``, which notes the faults; the head is the embedding unless ``own_head``."""
+def build_stack(
+    config: LlamaConfig, spec: ModelSpec, body: WeightLoader, heads: WeightLoader, own_head: bool
+) -> LlamaStack:
+    """The stack, its weights below the prefixes of ``body`` and, for ``lm_head``, of ``heads``; they note the faults.
+
+    The head is the embedding unless ``own_head``.
+    """
     hidden = config.hidden_size
-    body = loader.scope("model.", "")
     embedding = body.tensor("embed_tokens.weight", (config.vocab_size, hidden))
     layers: list[DecoderLayer] = []
     for index, attention in enumerate(spec.layers):
@@ -110,7 +117,6 @@ def build_stack(config: LlamaConfig, spec: ModelSpec, loader: WeightLoader, own_
             )
         )
     norm = RmsNorm(body.tensor("norm.weight", (hidden,)), config.rms_norm_eps)
-    heads = loader.scope("", "model.")
     head = heads.tensor("lm_head.weight", (config.vocab_size, hidden)) if own_head else embedding
     if not own_head:
         heads.ignore("lm_head.weight")

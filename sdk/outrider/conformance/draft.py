@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from attrs import evolve
 
 from outrider.conformance.draft_passes import DraftPasses, Fed, last_row
 from outrider.conformance.host_reads import forbid_host_reads
-from outrider.conformance.paged import WatchedAttend, attend_nothing, differs
+from outrider.conformance.paged import WatchedAttend, attend_nothing, differs, run_nothing
 from outrider.conformance.report import ConformanceReport, Faults, run_checks
 from outrider.conformance.spec_checks import check_draft_spec, check_draft_vocabulary
 from outrider.conformance.target_passes import TREE
@@ -155,12 +156,13 @@ class _DraftChecks(DraftPasses):
         """Nothing is read back to the host."""
         draft, verified, drafted = self._draft, self._verified(), self._drafted()
         rows, below = self._rows(), self._rows_below(self._memory())
+        first, then = (evolve(self._inputs(each, attend_nothing), outside=run_nothing) for each in (rows, below))
         with faults.catching(), forbid_host_reads():
             draft.embed(self._ids)
-            output = draft.extend(verified.embeds, verified.given, self._inputs(rows, attend_nothing))
+            output = draft.extend(verified.embeds, verified.given, first)
             self._spec.vocab.to_target(draft.logits(output.hidden).argmax(dim=-1))
         with faults.catching(), forbid_host_reads():
-            draft.step(drafted.embeds, drafted.given, self._inputs(below, attend_nothing))
+            draft.step(drafted.embeds, drafted.given, then)
 
     # -- several passes --------------------------------------------------------------------------------------------
 

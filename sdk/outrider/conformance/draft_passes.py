@@ -92,7 +92,8 @@ class DraftPasses:
 
     def _inputs(self, rows: Rows, attend: Attend | None = None) -> StackInputs:
         lengths = rows.lengths if self._spec.needs_lengths else None
-        return StackInputs(rows.positions, rows.attend if attend is None else attend, (), lengths)
+        positions = rows.positions if self._spec.position_axes == 1 else rows.positions.expand(3, -1)
+        return StackInputs(positions, rows.attend if attend is None else attend, (), lengths)
 
     def _run_extend(self, fed: Fed, rows: Rows, attend: Attend | None = None) -> DraftOutput:
         return _kept(self._draft.extend(fed.embeds, fed.given, self._inputs(rows, attend)))

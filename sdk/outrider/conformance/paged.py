@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from attrs import define, field, frozen
@@ -13,7 +13,17 @@ from outrider.kv import PagedKVCache, PagePool
 from outrider.kv.pages import slots_of_rows
 from outrider.types import Attend, AttentionSpec, AttnBatch
 
-__all__ = ["PagedMemory", "Rows", "TreeRows", "WatchedAttend", "attend_nothing", "differs", "offset", "tolerance"]
+__all__ = [
+    "PagedMemory",
+    "Rows",
+    "TreeRows",
+    "WatchedAttend",
+    "attend_nothing",
+    "differs",
+    "offset",
+    "run_nothing",
+    "tolerance",
+]
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
@@ -143,6 +153,11 @@ class PagedMemory:
 def attend_nothing(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG001 - an `Attend`
     """The queries themselves, of the shape of attention's outcome whatever the keys are; needs no cache."""
     return q
+
+
+def run_nothing(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:  # noqa: ARG001 - a `RunOutside`
+    """A result of the right shape, as where a graph is captured: what is declared as outside of it is not run then."""
+    return torch.zeros_like(tensors[0])
 
 
 @define(eq=False)

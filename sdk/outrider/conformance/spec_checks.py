@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from outrider.binding import check_draft_view
 from outrider.conformance.report import Faults
 from outrider.interfaces import BoundDraft, Target
-from outrider.types import AttentionSpec, DraftSpec, RopeSpec, RowAlignment, WeightSource
+from outrider.types import AttentionSpec, DraftSpec, RopeSpec, WeightSource
 
 __all__ = ["check_draft_spec", "check_draft_vocabulary", "check_model_spec"]
 
@@ -40,10 +41,12 @@ def check_draft_spec(draft: BoundDraft, target: Target, faults: Faults) -> None:
             tap.exists_in(model.num_layers),
             f"spec.taps asks for {tap}; '{model.name}' has boundaries 0 to {model.num_layers} and final_norm",
         )
+    for problem in check_draft_view(spec, model):
+        faults.add(problem)
+    sections = spec.rope is not None and spec.rope.sections is not None
     faults.expect(
-        spec.alignment is RowAlignment.SHIFTED or not spec.taps,
-        f"spec.alignment is SAME and {len(spec.taps)} taps are asked; the target has no feature at its root yet: declare "
-        "SHIFTED, or no taps",
+        not sections or spec.position_axes == 3,
+        "spec.rope has sections for several position axes, yet spec.position_axes is 1; declare 3",
     )
     if spec.taps or _shares(spec):
         faults.expect(

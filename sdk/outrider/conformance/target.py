@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from attrs import evolve
 
 from outrider.conformance.host_reads import forbid_host_reads
-from outrider.conformance.paged import WatchedAttend, attend_nothing, differs, offset
+from outrider.conformance.paged import WatchedAttend, attend_nothing, differs, offset, run_nothing
 from outrider.conformance.report import ConformanceReport, Faults, run_checks
 from outrider.conformance.spec_checks import check_model_spec
 from outrider.conformance.target_passes import TREE, TargetPasses
@@ -157,7 +158,7 @@ class _TargetChecks(TargetPasses):
         ids = torch.tensor(self._sequences[0], device=spec.device)
         rows = self._fresh_rows(self._sequences[:1])
         taps = (HiddenTap(0), HiddenTap.final_norm())
-        inputs = self._inputs(rows, taps, attend_nothing)
+        inputs = evolve(self._inputs(rows, taps, attend_nothing), outside=run_nothing)
         with faults.catching(), forbid_host_reads():
             self._stack.logits(self._stack.run_layers(self._stack.embed(ids), inputs).hidden)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from attrs import frozen
 
-from outrider.binding import check_attention
+from outrider.binding import check_attention, check_draft_view
 from outrider.drafting.chain import ChainDrafter
 from outrider.drafting.choosing import ProposalMode
 from outrider.drafting.feedback import RoundFeedback
@@ -18,7 +18,7 @@ from outrider.drafting.static_tree import StaticTreeDrafter, check_parents
 from outrider.drafting.tree import TreeDrafter, num_candidates
 from outrider.errors import BindError, ConfigurationError, Problems
 from outrider.interfaces import AttnBackend, BoundDraft, Drafter, GraphRunner, KVMemory, Target
-from outrider.types import AttentionSpec, RowAlignment
+from outrider.types import AttentionSpec
 
 __all__ = [
     "ChainBuilder",
@@ -51,7 +51,7 @@ class DrafterParts:
         """A draft model with KV memory of its own.
 
         Raises:
-            BindError: the attention backend cannot serve the draft's layers.
+            BindError: the attention backend cannot serve the draft's layers, or the draft is fed what it cannot be.
         """
         spec = draft.spec
         with Problems(f"attention backend and draft '{spec.name}' do not fit", BindError) as problems:
@@ -59,12 +59,9 @@ class DrafterParts:
                 self.attention.capabilities, spec.layers, spec.dtype, spec.device, self.kv.pages.page_size, needs_tree
             ):
                 problems.add(problem)
-            if spec.alignment is RowAlignment.SAME and spec.taps:
-                taps = ", ".join(map(str, spec.taps))
-                problems.add(
-                    f"its rows are {spec.alignment.value}, yet it is fed {taps}: the target has no feature at its root yet; "
-                    "declare RowAlignment.SHIFTED, or no taps"
-                )
+        with Problems(f"draft '{spec.name}' cannot draft for '{self.target.stack.spec.name}'", BindError) as problems:
+            for problem in check_draft_view(spec, self.target.stack.spec):
+                problems.add(problem)
         return DraftMemory(draft, self.kv.cache(spec.layers, spec.dtype), self.attention, self.runner, self.num_rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,10 @@ from torch import Tensor
 from outrider.interfaces.layer_stack import LayerStackProvider, SharedWeights
 from outrider.interfaces.text import TextCodec
 
-__all__ = ["MultimodalProvider", "PreparedPrompt", "StateRollback", "Target"]
+__all__ = ["ChatMessage", "MultimodalProvider", "PreparedPrompt", "StateRollback", "Target"]
+
+ChatMessage = Mapping[str, str | Sequence[Mapping[str, str]]]
+"""``role`` and ``content``: a text, or parts in order: ``{"type": "image"}`` and ``{"type": "text", "text": "…"}``."""
 
 
 @frozen(eq=False)
@@ -22,23 +25,51 @@ class PreparedPrompt:
 
     ``embeds``: ``[P, H]`` the target's merged embeddings. ``positions``: ``[P]`` or ``[3, P]`` int64 rope positions.
     ``position_offset``: what is added to a sequence index to give the rope position of tokens after the prompt.
+    ``media``: for each medium the index of its first token and one past its last, in order; ids there may lie outside the
+    vocabulary.
     """
 
     token_ids: tuple[int, ...]
     embeds: Tensor
     positions: Tensor
     position_offset: int
+    media: tuple[tuple[int, int], ...]
 
 
 class MultimodalProvider(Protocol):
     """Places media among token embeddings, once per request."""
 
     @abstractmethod
-    def prepare(self, text: str | Sequence[int], media: Sequence[bytes]) -> PreparedPrompt:
-        """Embeddings and positions of a prompt with ``media`` (encoded image files) at its placeholders.
+    def prepare(
+        self, text: str | Sequence[int], media: Sequence[bytes], max_tokens: int | None = None
+    ) -> PreparedPrompt:
+        """Embeddings and positions of a prompt with ``media`` (encoded image files) at its placeholders, in their order.
+
+        ``text``, or token ids, hold one placeholder for each medium, or one for each of its tokens. ``max_tokens``: the
+        most tokens the prompt may have with its media placed; a longer one is refused before anything is encoded. Each
+        call encodes anew. Allocates its results on the target's device; may synchronise.
 
         Raises:
             InputError: the media cannot be read, or their number differs from the placeholders'.
+            ContextLengthError: more than ``max_tokens``.
+        """
+        ...
+
+    @abstractmethod
+    def count_placeholders(self, text: str | Sequence[int]) -> int:
+        """How many placeholders of media ``text``, or token ids, hold; nothing is encoded.
+
+        Raises:
+            InputError: ``text`` for a model without a tokenizer.
+        """
+        ...
+
+    @abstractmethod
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str | None:
+        """The prompt text of a conversation, with a placeholder for each image; ``None`` when the model has no template.
+
+        Raises:
+            InputError: the template refuses the conversation.
         """
         ...
 

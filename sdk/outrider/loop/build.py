@@ -20,7 +20,8 @@ from outrider.interfaces import (
 )
 from outrider.kv import PagedKVCache, PagedMemory
 from outrider.loop.core import DecodeCore, TargetBody
-from outrider.loop.engine import Engine, EngineLimits
+from outrider.loop.engine import Engine
+from outrider.loop.limits import EngineLimits
 from outrider.loop.rows import RowStore
 from outrider.planning import PlanCache
 from outrider.verification.exact import ExactVerifier

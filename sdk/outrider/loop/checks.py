@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from outrider.errors import ContextLengthError, InputError, Problems
 from outrider.sampling import check_sampling, check_token_ids
 from outrider.types import ModelSpec
@@ -11,9 +13,16 @@ __all__ = ["check_request"]
 
 
 def check_request(
-    request: Request, spec: ModelSpec, eos_ids: tuple[int, ...], context_length: int, max_stop_ids: int
+    request: Request,
+    spec: ModelSpec,
+    eos_ids: tuple[int, ...],
+    context_length: int,
+    max_stop_ids: int,
+    media: Collection[int] = (),
 ) -> None:
     """Refuse a request that cannot be run; ``eos_ids`` are the target's own.
+
+    ``media``: indices of placeholders, whose ids may lie outside the vocabulary.
 
     Raises:
         InputError: with every fault found: empty prompt, ids out of range, limits below 1, too many end ids, sampling
@@ -28,7 +37,11 @@ def check_request(
     with Problems("the request cannot be run", InputError) as problems:
         if not request.prompt:
             problems.add("the prompt is empty; give at least one token")
-        outside = [token for token in request.prompt if not 0 <= token < spec.vocab_size]
+        outside = [
+            token
+            for place, token in enumerate(request.prompt)
+            if not 0 <= token < spec.vocab_size and place not in media
+        ]
         if outside:
             some = ", ".join(map(str, outside[:5])) + (", …" if len(outside) > 5 else "")
             problems.add(f"token ids {some} are outside the vocabulary 0..{spec.vocab_size - 1} of {spec.name}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
 from outrider.drafting.none import NoDrafter
@@ -14,41 +14,21 @@ from outrider.loop.advance import advance
 from outrider.loop.constrain import RowConstraints, constrain
 from outrider.loop.core import DecodeCore, TargetPass
 from outrider.loop.outputs import token_logprobs
+from outrider.loop.prompts import (
+    PrefillPrompt,
+    Span,
+    chunks,
+    embeds_of,
+    has_foreign_ids,
+    next_media_of,
+    positions_of,
+)
 from outrider.loop.rows import RowStore
 from outrider.types import AttnBatch, Phase
 from outrider.types.outputs import TOKENS_ONLY, CaptureHiddenMode, OutputWants, StepResult
 from outrider.types.state import VerifiedRows
 
 __all__ = ["PrefillPrompt", "prefill"]
-
-
-@frozen(eq=False)
-class PrefillPrompt:
-    """One prompt to prefill. ``embeds [P, H]`` and ``positions [P]`` or ``[3, P]`` replace token embeddings and plain
-    positions where media are placed; ``None`` for text.
-    """
-
-    token_ids: tuple[int, ...]
-    embeds: Tensor | None = None
-    positions: Tensor | None = None
-
-
-@frozen
-class _Span:
-    """Tokens start..end-1 of prompt number ``index``."""
-
-    index: int
-    start: int
-    end: int
-    total: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.start
-
-    @property
-    def completes(self) -> bool:
-        return self.end == self.total
 
 
 def prefill(
@@ -66,7 +46,7 @@ def prefill(
     """
     parts = [
         _run_chunk(core, rows, first_row, prompts, spans, wants, constraints or {})
-        for spans in _chunks(prompts, core.max_prefill_tokens)
+        for spans in chunks(prompts, core.max_prefill_tokens)
     ]
     asks_logprobs = wants.logprobs is not None
     return StepResult(
@@ -85,29 +65,11 @@ def _hidden_of_prompts(parts: list[_Chunk], num_prompts: int) -> tuple[Tensor, .
     return tuple(torch.cat(state) for state in states)
 
 
-def _chunks(prompts: Sequence[PrefillPrompt], budget: int) -> Iterator[list[_Span]]:
-    """Spans of consecutive prompts, at most ``budget`` tokens a chunk; a prompt may be cut anywhere."""
-    spans: list[_Span] = []
-    left = budget
-    for index, prompt in enumerate(prompts):
-        start, total = 0, len(prompt.token_ids)
-        while start < total:
-            size = min(left, total - start)
-            spans.append(_Span(index, start, start + size, total))
-            start += size
-            left -= size
-            if left == 0:
-                yield spans
-                spans, left = [], budget
-    if spans:
-        yield spans
-
-
 @frozen(eq=False)
 class _Chunk:
     """What one chunk gave: for the prompts it completed ``packed``, ``logprobs``, ``top_ids``; for each span its states."""
 
-    spans: list[_Span]
+    spans: list[Span]
     packed: Tensor
     logprobs: Tensor
     top_ids: Tensor
@@ -119,7 +81,7 @@ def _run_chunk(
     rows: RowStore,
     first_row: int,
     prompts: Sequence[PrefillPrompt],
-    spans: list[_Span],
+    spans: list[Span],
     wants: OutputWants,
     constraints: RowConstraints,
 ) -> _Chunk:
@@ -139,8 +101,9 @@ def _run_chunk(
         max_length=longest,
         host_prefix_lens=tuple(span.start for span in spans),
     )
-    positions = _positions(core, prompts, spans, indices)
-    done = core.run_target(Phase.TARGET_PREFILL, _embeds(core, prompts, spans, token_ids), positions, totals, batch)
+    positions = positions_of(core, prompts, spans, indices)
+    embeds = embeds_of(core, prompts, spans, token_ids)
+    done = core.run_target(Phase.TARGET_PREFILL, embeds, positions, totals, batch)
 
     # Prompts are cut in order, so those that complete in this chunk are its first rows.
     completed = sum(span.completes for span in spans)
@@ -152,8 +115,15 @@ def _run_chunk(
     acceptance = core.verifier.accept(nothing, constrain(logits[:, None, :], nothing, here), finished)
     if core.drafts:
         next_tokens = next_tokens.index_copy(0, newest, acceptance.tokens[:, 0])
+        verified = _verified(batch, done, first, token_ids, next_tokens, indices, positions, last_rows, totals)
+        media = next_media_of(core, prompts, spans)
         core.drafter.extend(
-            _verified(batch, done, first, token_ids, next_tokens, indices, positions, last_rows, totals)
+            evolve(
+                verified,
+                next_embeds=None if media is None else media.embeds,
+                next_media=None if media is None else media.there,
+                foreign_ids=has_foreign_ids(prompts, spans, core.spec.vocab_size),
+            )
         )
     logprobs, top_ids = logits.new_empty(0), newest[:0]
     if wants.logprobs is not None:
@@ -162,9 +132,7 @@ def _run_chunk(
     return _Chunk(spans, advance(finished, acceptance), logprobs, top_ids, hidden)
 
 
-def _wanted_states(
-    hidden: Tensor, spans: list[_Span], last_rows: Tensor, mode: CaptureHiddenMode
-) -> tuple[Tensor, ...]:
+def _wanted_states(hidden: Tensor, spans: list[Span], last_rows: Tensor, mode: CaptureHiddenMode) -> tuple[Tensor, ...]:
     """Per span its states (FULL), or the last one where it completes its prompt (LAST)."""
     if mode is CaptureHiddenMode.NULL:
         return ()
@@ -203,7 +171,7 @@ def _verified(
     )
 
 
-def _host_columns(prompts: Sequence[PrefillPrompt], spans: list[_Span]) -> Tensor:
+def _host_columns(prompts: Sequence[PrefillPrompt], spans: list[Span]) -> Tensor:
     """``[5, T]`` int64: token, next token (0 where it is not known yet), index, row within the chunk, prompt length."""
     columns: list[list[int]] = [[], [], [], [], []]
     for row, span in enumerate(spans):
@@ -214,30 +182,3 @@ def _host_columns(prompts: Sequence[PrefillPrompt], spans: list[_Span]) -> Tenso
         columns[3] += [row] * span.size
         columns[4] += [span.total] * span.size
     return torch.tensor(columns, dtype=torch.int64)
-
-
-def _embeds(core: DecodeCore, prompts: Sequence[PrefillPrompt], spans: list[_Span], token_ids: Tensor) -> Tensor:
-    if all(prompts[span.index].embeds is None for span in spans):
-        return core.target.stack.embed(token_ids)
-    parts: list[Tensor] = []
-    offset = 0
-    for span in spans:
-        placed = prompts[span.index].embeds
-        ids = token_ids[offset : offset + span.size]
-        parts.append(core.target.stack.embed(ids) if placed is None else placed[span.start : span.end])
-        offset += span.size
-    return torch.cat(parts)
-
-
-def _positions(core: DecodeCore, prompts: Sequence[PrefillPrompt], spans: list[_Span], indices: Tensor) -> Tensor:
-    plain = core.rope_positions(indices, torch.zeros_like(indices))
-    if all(prompts[span.index].positions is None for span in spans):
-        return plain
-    parts: list[Tensor] = []
-    offset = 0
-    for span in spans:
-        placed = prompts[span.index].positions
-        own = plain[..., offset : offset + span.size] if placed is None else placed[..., span.start : span.end]
-        parts.append(own)
-        offset += span.size
-    return torch.cat(parts, dim=-1)

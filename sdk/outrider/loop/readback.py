@@ -85,7 +85,9 @@ class PendingResult:
 
 
 def _to_host(part: Tensor | None) -> Tensor | None:
-    if part is None or part.device.type != "cuda":
-        return part
+    if part is None:
+        return None
+    if part.device.type != "cuda":
+        return part.clone()  # there may be no copy to make, and yet the runner overwrites it in the next round
     host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
     return host.copy_(part, non_blocking=True)

@@ -110,6 +110,8 @@ class RowStore:
         """Leave ``row`` empty: it may still be computed along, as padding."""
         self._finished[row].fill_(True)
         self._lengths[row].fill_(0)
+        # Or an offset below 0 would give the idle row a rope position below 0.
+        self._position_offsets[row].fill_(0)
         self.sampling.clear_row(row)
 
     def move_row(self, source: int, destination: int) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from outrider.graphs import RunnerOptions
 from outrider.interfaces import (
     AttnPlanner,
     BoundDraft,
@@ -26,7 +27,9 @@ from outrider.types import (
     Acceptance,
     Admitted,
     AttnBatch,
+    BodyCalls,
     DispatchReport,
+    GraphSizes,
     HiddenTap,
     ModelSpec,
     Phase,
@@ -35,6 +38,7 @@ from outrider.types import (
     RefusalReason,
     Refused,
     RequestCount,
+    Role,
     RoundShape,
     StackInputs,
     StackOutput,
@@ -101,6 +105,10 @@ class Runner:
     def report(self) -> DispatchReport:
         return DispatchReport("right")
 
+    @property
+    def sizes(self) -> GraphSizes:
+        return GraphSizes()
+
     def capture(
         self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
     ) -> tuple[PhaseShape, ...]:
@@ -110,15 +118,27 @@ class Runner:
         return Refused(RefusalReason.NOT_CAPTURED, "", "")
 
     def run(
-        self, phase: Phase, body: GraphBody, inputs: Mapping[str, Tensor], batch: AttnBatch, planner: AttnPlanner
+        self,
+        phase: Phase,
+        body: GraphBody,
+        inputs: Mapping[str, Tensor],
+        batch: AttnBatch,
+        planner: AttnPlanner,
+        rows: Tensor | None = None,
     ) -> Mapping[str, Tensor]:
-        return body(inputs, planner.plan(batch).attend)
+        outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
+        return outputs if rows is None else {name: rows_of[rows] for name, rows_of in outputs.items()}
 
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
-        return step(shape.max_length)
+        return step(shape)
 
     def close(self) -> None:
         return None
+
+
+def make_runner(options: RunnerOptions) -> Runner:
+    del options
+    return Runner()
 
 
 def wants_lossless(verifier: LosslessVerifier) -> str:
@@ -137,7 +157,8 @@ wants_lossless(Careful())
 wants_any(Lenient())
 lossy: LossyVerifier = Lenient()
 runner: GraphRunner = Runner()
-Registry().register(RUNNERS, "right", Runner)
+Registry().register(RUNNERS, "right", make_runner)
+made: GraphRunner = Registry().create(RUNNERS, "right", RunnerOptions(Role.DECODE))
 shape = PhaseShape(tokens=TokenCount(10), requests=RequestCount(2))
 
 

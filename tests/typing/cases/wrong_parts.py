@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from outrider.graphs import RunnerOptions
 from outrider.interfaces import (
     AttnPlanner,
     BoundDraft,
@@ -24,7 +25,9 @@ from outrider.types import (
     Acceptance,
     Admitted,
     AttnBatch,
+    BodyCalls,
     DispatchReport,
+    GraphSizes,
     Phase,
     PhaseShape,
     Proposal,
@@ -55,6 +58,10 @@ class RunnerWithoutClose:
     def report(self) -> DispatchReport:
         return DispatchReport("wrong")
 
+    @property
+    def sizes(self) -> GraphSizes:
+        return GraphSizes()
+
     def capture(
         self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
     ) -> tuple[PhaseShape, ...]:
@@ -64,12 +71,28 @@ class RunnerWithoutClose:
         raise NotImplementedError
 
     def run(
-        self, phase: Phase, body: GraphBody, inputs: Mapping[str, Tensor], batch: AttnBatch, planner: AttnPlanner
+        self,
+        phase: Phase,
+        body: GraphBody,
+        inputs: Mapping[str, Tensor],
+        batch: AttnBatch,
+        planner: AttnPlanner,
+        rows: Tensor | None = None,
     ) -> Mapping[str, Tensor]:
-        return body(inputs, planner.plan(batch).attend)
+        outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
+        return outputs if rows is None else {name: rows_of[rows] for name, rows_of in outputs.items()}
 
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
-        return step(shape.max_length)
+        return step(shape)
+
+
+class RunnerThatTakesNoOptions(RunnerWithoutClose):
+    def close(self) -> None: ...
+
+
+def make_runner_without_close(options: RunnerOptions) -> RunnerWithoutClose:
+    del options
+    return RunnerWithoutClose()
 
 
 class RunnerThatAnswersBool(RunnerWithoutClose):
@@ -111,5 +134,8 @@ def assumes_admission(runner: GraphRunner, phase: Phase, shape: PhaseShape) -> P
 
 without_close: GraphRunner = RunnerWithoutClose()  # error: [assignment]
 answers_bool: GraphRunner = RunnerThatAnswersBool()  # error: [assignment]
-Registry().register(RUNNERS, "wrong", RunnerWithoutClose)  # error: [arg-type]
-Registry().register(TARGETS, "wrong", RunnerThatAnswersBool)  # error: [arg-type]
+Registry().register(RUNNERS, "wrong", make_runner_without_close)  # error: [misc]
+Registry().register(RUNNERS, "wrong", RunnerThatTakesNoOptions)  # error: [misc]
+Registry().create(RUNNERS, "wrong")  # error: [arg-type]
+Registry().members(RUNNERS)  # error: [arg-type]
+Registry().register(TARGETS, "wrong", RunnerThatAnswersBool)  # error: [misc]

@@ -1,0 +1,77 @@
+"""`decode_image`: the bytes of an image file as 8-bit RGB, the right way up."""
+
+from __future__ import annotations
+
+import warnings
+from io import BytesIO
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from outrider.errors import InputError
+
+__all__ = ["decode_image"]
+
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Formats that Pillow decodes in itself; others would start programs (PostScript) or read other files."""
+_SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N")
+_SHOWN_BYTES = 8
+
+
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """The first frame of the image file ``data`` as RGB; ``name`` says in errors which one it is.
+
+    EXIF orientation is applied, transparency is laid on white, 16-bit grey is scaled to 8 bits, grey and palettes become
+    RGB.
+
+    Raises:
+        InputError: empty, of no known format, truncated or corrupt, without pixels, of so many pixels that it looks like
+            an attack, or of a pixel format without an agreed range.
+    """
+    if not data:
+        raise InputError(f"{name} is empty (0 bytes); give the bytes of a {', '.join(_FORMATS)} file")
+    try:
+        # Pillow only warns of an image that is up to twice too large; here that is refused like any larger one.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.filterwarnings("ignore", category=UserWarning)
+            opened = Image.open(BytesIO(data), formats=_FORMATS)
+            opened.load()
+            image = ImageOps.exif_transpose(opened)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(f"{name} has too many pixels to be decoded safely ({error}); scale it down") from error
+    except UnidentifiedImageError as error:
+        raise InputError(
+            f"{name} is no image that can be read: {len(data)} bytes that begin with {data[:_SHOWN_BYTES].hex(' ')}; "
+            f"allowed are {', '.join(_FORMATS)}"
+        ) from error
+    except Exception as error:  # decoders raise whatever corrupt data leads them to
+        raise InputError(
+            f"{name} is corrupt or truncated, {len(data)} bytes: {error}; copy or save it again"
+        ) from error
+    if 0 in image.size:
+        raise InputError(f"{name} has no pixels: it is {image.width} × {image.height}")
+    return _rgb(image, name)
+
+
+def _rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.mode in ("I", "F"):
+        raise InputError(
+            f"{name} has 32-bit pixels (mode {image.mode}), whose range is not agreed; save it with 8 or 16 bits"
+        )
+    if image.mode in _SIXTEEN_BIT:
+        return _from_sixteen_bits(image)
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image.convert("RGB")
+
+
+def _from_sixteen_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.uint32)
+    # 65535 = 255 · 257, so that black and white stay what they are; Pillow itself would cut off everything above 255.
+    grey = ((values + 128) // 257).astype(np.uint8)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return Image.fromarray(grey).convert("RGB")

@@ -1,0 +1,147 @@
+"""Image files of every kind become the RGB picture a viewer shows, or an error that says what was found."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from io import BytesIO
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from outrider.errors import InputError
+from outrider_adapters.media import decode_image
+from tests.adapters.media.pictures import encoded, picture
+
+Transform = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
+
+
+def pixels(data: bytes) -> NDArray[np.uint8]:
+    image = decode_image(data, "image 1 of 1")
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "BMP", "TIFF"])
+@pytest.mark.parametrize("size", [(1, 1), (17, 9), (10000, 10)])
+def test_lossless_formats_come_back_as_they_were(file_format: str, size: tuple[int, int]) -> None:
+    original = picture(*size, seed=1)
+    assert np.array_equal(pixels(encoded(original, file_format)), np.asarray(original))
+
+
+def test_jpeg_comes_back_nearly() -> None:
+    original = Image.linear_gradient("L").convert("RGB")
+    difference = pixels(encoded(original, "JPEG")).astype(int) - np.asarray(original)
+    assert abs(difference).max() < 16
+
+
+_TURNED: dict[int, Transform] = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
+    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda a: a.transpose(1, 0, 2)[::-1],
+}
+
+
+@pytest.mark.parametrize("orientation", sorted(_TURNED))
+def test_exif_orientation_is_applied(orientation: int) -> None:
+    """Orientations as the EXIF standard tabulates them: where row 0 and column 0 of the stored picture are seen."""
+    original = picture(12, 7, seed=2)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    seen = pixels(encoded(original, "PNG", exif))
+    assert np.array_equal(seen, _TURNED[orientation](np.asarray(original)))
+
+
+def test_grey_is_the_same_in_all_channels() -> None:
+    grey = picture(9, 5, seed=3).convert("L")
+    seen = pixels(encoded(grey))
+    assert np.array_equal(seen, np.repeat(np.asarray(grey)[:, :, None], 3, axis=2))
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_and_not_cut_off(file_format: str) -> None:
+    values = np.array([[0, 257, 128 * 257 + 1, 65535, 65407, 127]], dtype=np.uint16)
+    seen = pixels(encoded(Image.fromarray(values), file_format))
+    assert seen[0, :, 0].tolist() == [0, 1, 128, 255, 255, 0]
+    assert (seen == seen[:, :, :1]).all()
+
+
+def test_sixteen_bit_transparency_is_white() -> None:
+    values = np.array([[1000, 40000]], dtype=np.uint16)
+    buffer = BytesIO()
+    Image.fromarray(values).save(buffer, "PNG", transparency=1000)
+    assert pixels(buffer.getvalue())[0, :, 0].tolist() == [255, round(40000 / 257)]
+
+
+def test_transparency_is_laid_on_white() -> None:
+    image = Image.new("RGBA", (3, 1), (200, 0, 100, 255))
+    image.putpixel((1, 0), (200, 0, 100, 0))
+    image.putpixel((2, 0), (0, 0, 0, 51))
+    assert pixels(encoded(image))[0].tolist() == [[200, 0, 100], [255, 255, 255], [204, 204, 204]]
+
+
+def test_a_transparent_colour_of_a_palette_is_white() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    buffer = BytesIO()
+    image.save(buffer, "PNG", transparency=0)
+    assert pixels(buffer.getvalue())[0].tolist() == [[255, 255, 255], [40, 50, 60]]
+
+
+@pytest.mark.parametrize("mode", ["1", "LA", "CMYK"])
+def test_other_modes_are_what_they_look_like(mode: str) -> None:
+    image = Image.new("L", (2, 2), 255).convert(mode)
+    assert (pixels(encoded(image, "TIFF")) == 255).all()
+
+
+@pytest.mark.parametrize("file_format", ["GIF", "WEBP", "PNG"])
+def test_of_an_animation_the_first_frame_counts(file_format: str) -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    buffer = BytesIO()
+    options = {"lossless": True} if file_format == "WEBP" else {}
+    frames[0].save(buffer, file_format, save_all=True, append_images=frames[1:], **options)
+    assert (pixels(buffer.getvalue()) == np.array([255, 0, 0])).all()
+
+
+def header_only(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds no pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+_WHOLE = encoded(picture(64, 64, seed=4))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", ["empty", "0 bytes"]),
+        (b"GIF", ["no image", "3 bytes", "47 49 46"]),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", ["no image", "PNG, JPEG, WEBP"]),
+        (_WHOLE[: len(_WHOLE) // 2], ["truncated", f"{len(_WHOLE) // 2} bytes"]),
+        (_WHOLE[:60] + bytes(40) + _WHOLE[100:], ["corrupt", f"{len(_WHOLE)} bytes"]),
+        (encoded(picture(64, 64), "JPEG")[:-200], ["truncated"]),
+        (header_only(0, 5), ["image 2 of 3"]),
+        (header_only(20000, 20000), ["too many pixels", "400000000"]),
+        (header_only(10000, 10000), ["too many pixels", "100000000"]),
+        (encoded(Image.new("I", (2, 2), 70000), "TIFF"), ["32-bit", "mode I"]),
+        (encoded(Image.new("F", (2, 2), 0.5), "TIFF"), ["32-bit", "mode F"]),
+    ],
+)
+def test_what_cannot_be_read_is_named(data: bytes, said: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        decode_image(data, "image 2 of 3")
+    assert all(part in str(caught.value) for part in [*said, "image 2 of 3"]), str(caught.value)
