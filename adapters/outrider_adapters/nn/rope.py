@@ -152,10 +152,11 @@ class Rope:
         self._scale = _attention_scale(spec)
         exponents = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float32) / spec.rotary_dim
         # The sine is odd and the cosine even, so negating the first half of the frequencies signs the sine for free.
-        self._sign = torch.ones(spec.rotary_dim, device=device)
-        self._sign[: spec.rotary_dim // 2] = -1.0
+        sign = torch.ones(spec.rotary_dim)
+        sign[: spec.rotary_dim // 2] = -1.0
+        self._sign = sign.to(device)
         self._exponents = exponents.repeat(2).to(device)
-        self._frequencies = _frequencies(spec, exponents).repeat(2).to(device) * self._sign
+        self._frequencies = (_frequencies(spec, exponents).repeat(2) * sign).to(device)
         self._axis_of: Tensor | None = None
         if spec.sections is not None:
             axes = torch.repeat_interleave(torch.arange(len(spec.sections)), torch.tensor(spec.sections))
@@ -163,7 +164,9 @@ class Rope:
         self._table: Tensor | None = None
         self._last = max_positions - 1
         row_bytes = 2 * spec.rotary_dim * dtype.itemsize
-        if spec.kind != "dynamic" and spec.sections is None and max_positions * row_bytes <= _TABLE_BYTES:
+        fits = spec.kind != "dynamic" and spec.sections is None and max_positions * row_bytes <= _TABLE_BYTES
+        # Arithmetic on meta tensors imports PyTorch's compiler, half a second that a rehearsal of loading need not pay.
+        if fits and device.type != "meta":
             self._table = torch.cat(self._compute(torch.arange(max_positions, device=device), None), dim=-1)
 
     def rotation(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
