@@ -57,6 +57,29 @@ class GraphPool:
         """Begin capturing the current stream into ``graph``; work of other threads on the card goes on meanwhile."""
         graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
 
+    def abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture into ``graph`` that failed; the current stream, device memory and random numbers are as before.
+
+        Where CUDA says that a capture is invalid (a host read), PyTorch leaves off in the middle: whoever allocates is still
+        asked whether he captures into the pool, and the random generator expects a capture.
+        """
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            device = torch.cuda.current_device()
+            try:
+                torch._C._cuda_endAllocateToPool(device, self._handle)  # pyright: ignore[reportPrivateUsage] - no public name
+            except RuntimeError:
+                pass  # it got that far
+            else:
+                torch._C._cuda_releasePool(device, self._handle)  # pyright: ignore[reportPrivateUsage] - no public name
+            # A capture that succeeds leaves the generator as it should be.
+            empty = torch.cuda.CUDAGraph()
+            empty.capture_begin(capture_error_mode="thread_local")
+            empty.capture_end()
+            empty.reset()
+        graph.reset()
+
 
 def on_device_of(x: Tensor) -> torch.cuda.device_of:
     """A context in which the CUDA device of ``x`` is the current one; nothing changes where ``x`` is on no such device."""

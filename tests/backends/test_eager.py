@@ -78,9 +78,12 @@ def test_rows_wanted_are_picked_of_outputs_that_count_tokens() -> None:
 
 
 def test_outside_is_run_at_once() -> None:
+    def of_the_largest(x: Tensor, ids: Tensor) -> Tensor:
+        return x[ids == ids.max()].sum() * x
+
     class Reading(Body):
         def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:
-            return {"y": calls.outside(lambda x, ids: x[ids == ids.max()].sum() * x, buffers["x"], buffers["ids"])}
+            return {"y": calls.outside(of_the_largest, buffers["x"], buffers["ids"])}
 
     x, ids = torch.randn(3, 2), torch.tensor([1, 3, 3])
     outputs = EagerRunner().run(Phase.TARGET_DECODE, Reading(), {"x": x, "ids": ids}, BATCH, FixedPlanner())

@@ -78,6 +78,7 @@ RAGGED = tuple(name for name, kind in _KINDS.items() if kind.queries is None)
 class Call:
     """What a runner is given; of the outputs, ``real`` leading rows are compared."""
 
+    prefixes: tuple[int, ...]
     inputs: dict[str, Tensor]
     batch: AttnBatch
     rows: Tensor | None
@@ -123,8 +124,7 @@ class PairWorld:
         for row, (prefix, more) in enumerate(zip(prefixes, lens, strict=True)):
             assert row in without_pages or self.pool.reserve(row, prefix + more)
         batch = self._batch(prefixes, lens)
-        mask = batch.tail_mask
-        depths = [range(n) for n in lens] if mask is None else [_tree(n)[1].tolist() for n in lens]
+        depths = [_depths(n) if kind.tree else list(range(n)) for n in lens]
         positions = torch.tensor([p + d for p, ds in zip(prefixes, depths, strict=True) for d in ds])
         ends = torch.tensor(lens).cumsum(0)
         rows = None
@@ -137,7 +137,7 @@ class PairWorld:
             else self._random(sum(lens), *slot.trailing)
             for slot in self.body.inputs
         }
-        return Call(inputs, batch, rows, count if kind.last else sum(lens))
+        return Call(tuple(prefixes), inputs, batch, rows, count if kind.last else sum(lens))
 
     def shape(self, call: Call) -> PhaseShape:
         """The shape of ``call``."""
@@ -152,7 +152,7 @@ class PairWorld:
         """``call`` with rows without pages after it, up to ``requests``: what a graph with its attention runs, spelt out."""
         assert self._kind.queries is not None
         more = requests - call.batch.num_requests
-        lengths = [*call.batch.prefix_lens.tolist(), *[0] * more]
+        lengths = [*call.prefixes, *[0] * more]
         batch = evolve(self._batch(lengths, [self._kind.queries] * requests), max_length=call.batch.max_length)
         return evolve(call, inputs=_more_rows(call.inputs, more * self._kind.queries), batch=batch)
 
@@ -222,4 +222,11 @@ def _tree(nodes: int) -> tuple[Tensor, Tensor]:
     for node, parent in enumerate(TREE_PARENTS):
         if parent >= 0:
             mask[node] |= mask[parent]
-    return mask, mask.sum(dim=1) - 1
+    return mask, torch.tensor(_depths(nodes))
+
+
+def _depths(nodes: int) -> list[int]:
+    depths: list[int] = []
+    for parent in TREE_PARENTS[:nodes]:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return depths

@@ -45,21 +45,22 @@ class FailingMedium:
         error = self.fail(self.captures)
         if error is not None and self.when == "before":
             raise error
-        runs = 0
+        raised, runs = error, 0
 
         def failing(break_: Break) -> Mapping[str, Tensor]:
             nonlocal runs
             runs += 1
-            if error is None or self.when == "captured" or (warm and runs == 1):  # the warm-up passes
+            if raised is None or self.when == "captured" or (warm and runs == 1):  # the warm-up passes
                 return work(break_)
 
             def breaking(eager: Callable[[], None]) -> None:
                 if self.when == "at a break":
-                    raise error
+                    raise failure
                 break_(eager)
 
+            failure = raised
             work(breaking)
-            raise error
+            raise failure
 
         made = self.inner.capture(failing, inputs, device=device, what=what, warm=warm, vary=vary)
         if error is not None:

@@ -36,6 +36,7 @@ class FixedPlanner:
     make: Callable[[AttnBatch], AttnPlan] = _doubling
     capture: CaptureSupport = CaptureSupport.UNIFORM_QUERIES
     planned: list[AttnBatch] = field(factory=list[AttnBatch])
+    device: torch.device = CPU
 
     @property
     def capabilities(self) -> AttnCapabilities:
@@ -55,10 +56,6 @@ class FixedPlanner:
     @property
     def page_size(self) -> int:
         return 4
-
-    @property
-    def device(self) -> torch.device:
-        return CPU
 
     def plan(self, batch: AttnBatch) -> AttnPlan:
         self.planned.append(batch)

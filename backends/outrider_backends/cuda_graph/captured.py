@@ -49,10 +49,10 @@ class CudaGraphs:
 
         try:
             self._outputs = work(break_)
+            graph.capture_end()
         except BaseException:
-            _abandon(graph)
+            self._pool.abandon(graph)
             raise
-        graph.capture_end()
         self._segments.append((graph, None))
         self._work = work  # a graph keeps nothing alive that it reads or writes: plans, buffers, weights
         self._finalizer = weakref.finalize(self, self._freed)
@@ -78,12 +78,3 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         self._pool.begin(graph)
         return graph
-
-
-def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-    """End a capture that failed, so that the stream can be used again."""
-    try:
-        graph.capture_end()
-    except RuntimeError:
-        return  # the failure that ended it is raised by the caller
-    graph.reset()

@@ -118,7 +118,7 @@ def show_report(rows: Sequence[ReportRow]) -> None:
     """Write ``rows`` to stderr: a table on a terminal with room for one, else a line each."""
     if not has_room(sys.stderr):
         for row in rows:
-            print(row, file=sys.stderr)
+            print(row, file=sys.stderr, flush=True)
         return
     from rich.console import Console
     from rich.table import Table

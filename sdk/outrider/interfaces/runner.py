@@ -121,7 +121,7 @@ class GraphRunner(Protocol):
         ``rows [B]`` int64: of outputs that count tokens only these are wanted, one a request (`CaptureHiddenMode.LAST`);
         without it, all (FULL).
 
-        They are valid until the next call of the same phase. The one way a body is run, whatever serves it: directly
+        They are valid until the next call of the same phase or body. The one way a body is run, whatever serves it: directly
         under `AttnPlanner.plan`, by replaying a graph whose buffers and `AttnBatch` are filled from ``inputs`` and
         ``batch`` first, or in pieces between which attention runs under `AttnPlanner.plan`. ``inputs`` and ``batch`` are
         only read. A call that no graph serves is run directly and counted in the report, with the reason.

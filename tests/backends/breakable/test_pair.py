@@ -194,7 +194,7 @@ def without_copying(crossing: Crossing, name: str, tensor: Tensor) -> Tensor:
 
 def test_rows_of_an_earlier_call_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks above can fail: inputs that are not copied leave those of the call before."""
-    monkeypatch.setattr("outrider.graphs.buffers.BufferSet.fill", lambda *given: None)
+    monkeypatch.setattr("outrider.graphs.buffers.BufferSet.fill", nothing)
     with pytest.raises(AssertionError):
         check("prefill", spoiling(70), PROMPTS[:2], (70,))
 
@@ -210,3 +210,7 @@ def test_padding_that_attends_is_found() -> None:
     whole = torch.as_strided(hidden, (4, hidden.shape[1]), hidden.stride())
     assert whole[3].isnan().all()
     assert hidden.isfinite().all()
+
+
+def nothing(*given: object) -> None:
+    """Stands in for what is left out."""

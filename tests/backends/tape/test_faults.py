@@ -23,7 +23,7 @@ def capture(body: Body) -> Tape:
         ids.fill_(1)
 
     inputs = {"x": x, "ids": ids}
-    return Tape.capture(lambda _: {"y": body(x, ids)}, inputs, device=CPU, what="target verify", vary=vary)
+    return Tape.capture(lambda break_: {"y": body(x, ids)}, inputs, device=CPU, what="target verify", vary=vary)
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -85,7 +85,7 @@ def test_outputs_that_change_their_names() -> None:
     names = iter("abc")
     x = torch.ones(2)
     with pytest.raises(CaptureError, match=r"outputs \['b'\] the first time, \['c'\] the second"):
-        Tape.capture(lambda _: {next(names): x * 2}, {"x": x}, device=CPU)
+        Tape.capture(lambda break_: {next(names): x * 2}, {"x": x}, device=CPU)
 
 
 def test_breaks_that_differ() -> None:

@@ -200,7 +200,7 @@ def test_more_hidden_states_than_were_captured_come_from_the_body_itself() -> No
 
 def test_a_graph_that_keeps_stale_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks above can fail: where buffers are not filled, the rows of the call before come back."""
-    monkeypatch.setattr("outrider.graphs.buffers.BufferSet.fill", lambda *given: None)
+    monkeypatch.setattr("outrider.graphs.buffers.BufferSet.fill", nothing)
     with pytest.raises(AssertionError):
         check("verify", spoiling(4), [4, 4], bucket=4)
 
@@ -210,3 +210,7 @@ def test_padding_that_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.graphs.attention.TRASH_PAGE", 2)
     with pytest.raises(AssertionError):
         check("verify", spoiling(4), [3, 3], bucket=4)
+
+
+def nothing(*given: object) -> None:
+    """Stands in for what is left out."""

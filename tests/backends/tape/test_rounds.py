@@ -82,7 +82,7 @@ def test_capturing_a_round_changes_nothing(when: When) -> None:
 
     def around(shape: RoundShape, go: Callable[[], StepResult]) -> StepResult:
         nonlocal compared
-        tensors = everything()
+        tensors = everything() if compared < 4 else []  # one for each batch size, and one more
         before = [tensor.clone() for tensor in tensors]
         try:
             return go()
@@ -104,6 +104,8 @@ def test_the_comparison_above_sees_what_a_round_changes() -> None:
     changes: list[int] = []
 
     def around(shape: RoundShape, go: Callable[[], StepResult]) -> StepResult:
+        if len(changes) > 3:
+            return go()
         tensors = everything()
         before = [tensor.clone() for tensor in tensors]
         result = go()

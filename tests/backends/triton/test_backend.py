@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
 
 import pytest
 import torch
 from attrs import evolve
 from torch import Tensor
 
+from outrider import _triton
 from outrider.errors import ConfigurationError
 from outrider.kv import PagedKVCache
 from outrider.types import AttentionSpec, AttnBatch, CaptureSupport
-from outrider_backends import triton
 from outrider_backends.triton import backend, create
 from tests.backends.triton.scenes import needs_interpreter
 
@@ -44,13 +42,8 @@ def test_any_plan_can_be_captured() -> None:
 
 
 def test_without_triton_only_creating_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-
-    def missing(name: str, package: str | None = None) -> ModuleSpec | None:
-        return None if name == "triton" else real(name, package)
-
-    monkeypatch.setattr(triton, "find_spec", missing)
-    with pytest.raises(ConfigurationError, match=r"package triton is not installed.*choose.*'sdpa'"):
+    monkeypatch.setattr(_triton, "missing", lambda: "it lacks a thing; do that")
+    with pytest.raises(ConfigurationError, match=r"'triton': it lacks a thing; do that, or choose.*'sdpa'"):
         create()
 
 

@@ -1,0 +1,221 @@
+"""Speed with images: the embedded pair that reads digits, half of its prompts about an image.
+
+``python -m benchmarks.gpu_images [OUT_DIR]`` from the checkout, with sdk, backends and adapters on the path
+(``scripts/gpu`` does it); see ``--help``. ``--device cpu`` measures eager rounds in float32; with ``--quick`` it walks through
+everything, with tapes in the place of CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+
+import torch
+from attrs import frozen
+
+from benchmarks._backends import EAGER, WHOLE_ROUND, attention, runner
+from benchmarks._cases import Case
+from benchmarks._digits import (
+    DRAFTS,
+    Question,
+    Reading,
+    SeeingPair,
+    load_seeing_pair,
+    read_rows,
+    seeing_contestant,
+)
+from benchmarks._goal import Goal
+from benchmarks._gpu_options import GpuOptions, parser, read
+from benchmarks._hub_images import seeing_peer
+from benchmarks._race import Result, agreement
+from benchmarks._report import Report, Table, environment
+from benchmarks._speed import TRANSFORMERS, Entrant, Group, measure
+from outrider import EngineOptions, SpeculativeModel
+
+__all__ = ["Seen", "digits_table", "entrants", "goals", "images_table", "measure_dtype", "name_of", "steps_on"]
+
+OFF = "drafting off"
+BATCHES = (1, 8)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_NUM_ROWS = 150
+_TIMES_OFF = 1.5
+_MAX_LENGTH = 512
+
+
+def name_of(draft: str, step: str) -> str:
+    """What a row is called."""
+    return f"{draft}, {step}"
+
+
+def steps_on(device: torch.device, quick: bool) -> tuple[str, ...]:
+    """How drafts are run: on a card by graphs too; tapes are no faster than what they replay, and take part in tries alone."""
+    return (EAGER, "breakable", WHOLE_ROUND) if device.type == "cuda" or quick else (EAGER,)
+
+
+def entrants(
+    pair: SeeingPair, questions: Sequence[Question], steps: Sequence[str], backend: str, batch: int
+) -> list[Entrant]:
+    """Every draft on each of ``steps``."""
+    return [
+        Entrant(seeing_contestant(name_of(draft, step), _model(pair, draft, step, backend, batch), questions), drafted)
+        for draft, (drafted, _) in DRAFTS.items()
+        for step in steps
+    ]
+
+
+def _model(pair: SeeingPair, draft: str, step: str, backend: str, batch: int) -> SpeculativeModel:
+    build = DRAFTS[draft][1]
+    return SpeculativeModel(
+        pair.target,
+        build(pair.draft),
+        attention=attention(backend),
+        runner=lambda: runner(step),
+        options=EngineOptions(max_batch_size=batch, max_length=_MAX_LENGTH),
+    )
+
+
+@frozen
+class Seen:
+    """What was found in one dtype. ``readings``: how rows were read, by draft."""
+
+    dtype: str
+    groups: tuple[Group, ...]
+    readings: Mapping[str, Reading]
+
+
+def measure_dtype(name: str, options: GpuOptions, steps: Sequence[str]) -> Seen:
+    """Race all entrants at every batch size in one dtype, and let the pair read rows with drafting on and off.
+
+    Raises:
+        WrongTextError: in float32, texts that are not those of transformers.
+    """
+    dtype, device = DTYPES[name], options.device
+    pair = load_seeing_pair(device, dtype)
+    questions = pair.questions()
+    peer = seeing_peer(TRANSFORMERS, device, dtype, questions)
+    groups: list[Group] = []
+    for batch in BATCHES:
+        # One prompt at a time takes longest; two of them, one about an image, tell enough.
+        some = questions[:2] if options.quick or batch == 1 else questions
+        asked = [question.token_ids for question in some]
+        parts = [asked[start : start + batch] for start in range(0, len(asked), batch)]
+        reference = [ids for part in parts for ids in peer.generate(part).token_ids]
+        cases = [Case(prompt, ids) for prompt, ids in zip(asked, reference, strict=True)]
+        field = [Entrant(peer), *entrants(pair, some, steps, options.attention, batch)]
+        # Half precision has exact ties, which batches of other shapes break otherwise: no text is the right one.
+        exact = dtype is torch.float32
+        groups.append(measure(name, field, cases, batch, options.repeats, device, check=exact))
+        del field
+        gc.collect()
+    step = WHOLE_ROUND if device.type == "cuda" else EAGER
+    count = 8 if options.quick else _NUM_ROWS
+    models = {draft: _model(pair, draft, step, options.attention, max(BATCHES)) for draft in DRAFTS}
+    return Seen(name, tuple(groups), {draft: read_rows(model, count) for draft, model in models.items()})
+
+
+def _plain_speed(group: Group, name: str) -> float:
+    """Tokens a second of plain decoding, run as the contestant ``name`` is; NaN where nothing was run so."""
+    step = name.rpartition(", ")[2]
+    speeds = {row.result.name: row.result.tokens_per_second for row in group.rows}
+    return speeds.get(name_of(OFF, step), float("nan"))
+
+
+def images_table(groups: Sequence[Group]) -> Table:
+    """One row per group and contestant. "× drafting off" is over plain decoding on the same step of the ladder."""
+    rows: list[tuple[str, ...]] = []
+    for group in groups:
+        same_as = group.rows[0].result.tokens_per_second
+        for row in group.rows:
+            result = row.result
+            plain = _plain_speed(group, result.name)
+            rows.append((group.name, str(group.batch), *_cells(result, same_as, plain, group)))
+    columns = ("dtype", "batch", "contestant", "tokens/s", "× transformers", "× drafting off", "acceptance length")
+    return Table((*columns, "ms/round", "spread", "same tokens"), tuple(rows), frozenset({0, 2}))
+
+
+def _cells(result: Result, transformers: float, plain: float, group: Group) -> tuple[str, ...]:
+    return (
+        result.name,
+        f"{result.tokens_per_second:.0f}",
+        f"{result.tokens_per_second / transformers:.2f}",
+        f"{result.tokens_per_second / plain:.2f}" if plain == plain else "",
+        f"{result.acceptance_length:.2f}",
+        f"{result.ms_per_pass:.2f}",
+        f"±{result.spread:.0%}",
+        f"{agreement(result.answer, group.same_as):.0%}",
+    )
+
+
+def digits_table(found: Sequence[Seen]) -> Table:
+    """How rows were read with every draft, and in how many of them it said what drafting off says."""
+    rows = [
+        (
+            seen.dtype,
+            draft,
+            f"{reading.digits:.2%}",
+            f"{reading.rows:.1%}",
+            f"{reading.acceptance_length:.2f}",
+            f"{_equal(reading, seen.readings[OFF])} of {len(reading.texts)}",
+        )
+        for seen in found
+        for draft, reading in seen.readings.items()
+    ]
+    columns = ("dtype", "draft", "digits right", "rows right", "acceptance length", "same text as drafting off")
+    return Table(columns, tuple(rows), frozenset({0, 1}))
+
+
+def _equal(reading: Reading, plain: Reading) -> int:
+    return sum(one == other for one, other in zip(reading.texts, plain.texts, strict=True))
+
+
+def goals(found: Sequence[Seen], step: str) -> list[Goal]:
+    """What is wanted of the fastest draft on ``step``, over drafting off there; and of the digits."""
+    wanted: list[Goal] = []
+    for seen in found:
+        for group in seen.groups:
+            plain = name_of(OFF, step)
+            drafted = [name_of(draft, step) for draft in DRAFTS if draft != OFF]
+            best = max((row.result for row in group.rows if row.result.name in drafted), key=_speed)
+            ratio = best.tokens_per_second / _plain_speed(group, plain)
+            text = f"{seen.dtype}, batch {group.batch}, {best.name} (the fastest draft), over drafting off"
+            wanted.append(Goal(text, _TIMES_OFF, ratio))
+        if seen.dtype == "float32":
+            least = min(reading.digits for reading in seen.readings.values())
+            same = min(_equal(reading, seen.readings[OFF]) / len(reading.texts) for reading in seen.readings.values())
+            wanted.append(Goal("float32, part of the digits that are read right", 0.97, least))
+            wanted.append(Goal("float32, part of the rows with the text of drafting off", 1.0, same))
+    return wanted
+
+
+def _speed(result: Result) -> float:
+    return result.tokens_per_second
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the report where asked."""
+    options = read(parser("gpu_images", __doc__, repeats=2).parse_args(arguments))
+    if options is None:
+        return 1
+    on_card = options.device.type == "cuda"
+    name = "gpu_images" if on_card else "images"
+    report = Report(name)
+    report.add(environment(options.device))
+    steps = steps_on(options.device, options.quick)
+    dtypes = list(DTYPES) if on_card or options.quick else ["float32"]
+    found = [measure_dtype(dtype, options, steps) for dtype in dtypes]
+    report.add(
+        f"Greedy, answers to their end, half of the prompts with an image, attention by {options.attention}, medians of "
+        "repetitions in which the contestants take turns."
+    )
+    report.add(images_table([group for seen in found for group in seen.groups]))
+    report.add(
+        f"Rows of digits of writers that were held out, {WHOLE_ROUND if on_card else EAGER}, batch {max(BATCHES)}:"
+    )
+    report.add(digits_table(found))
+    report.add("\n".join(map(str, goals(found, WHOLE_ROUND if on_card else EAGER))))
+    options.write(report, name)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

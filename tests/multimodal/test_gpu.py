@@ -1,0 +1,88 @@
+"""The pair with images on a card: through every kind of graph what the CPU says, which is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from examples.digits.questions import SEE
+from outrider.generation.model import Prompt
+from outrider.graphs import Steps
+from outrider.interfaces import GraphRunner
+from outrider_backends.breakable import breakable_runner
+from outrider_backends.cuda_graph import cuda_graph_runner
+from outrider_backends.eager import EagerRunner
+from tests.multimodal.pair import (
+    BOTH,
+    IMAGES,
+    MIXED,
+    SUM,
+    SeeingPair,
+    about,
+    load_seeing_pair,
+    model_of,
+    plain_texts,
+    right_answer,
+    texts_of,
+)
+
+pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("attention", ["sdpa", "triton"])]
+
+RUNNERS: Mapping[str, Callable[[], GraphRunner]] = {
+    "eager": EagerRunner,
+    "rounds": cuda_graph_runner,
+    "phases": lambda: cuda_graph_runner(steps=Steps(rounds=False)),
+    "breakable": breakable_runner,
+}
+STEPS = {"eager": "eager", "rounds": "round", "phases": "phase", "breakable": "breakable"}
+
+
+@pytest.fixture(scope="module")
+def pair() -> SeeingPair:
+    return load_seeing_pair(torch.device("cuda", torch.cuda.current_device()))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("draft", ["off", "chain", "tree"])
+def test_eight_requests_half_with_images(pair: SeeingPair, draft: str, runner: str, attention: str) -> None:
+    model = model_of(pair, draft, RUNNERS[runner], attention=attention, batch=5)
+    assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
+    assert texts_of(model, MIXED[::-1]) == plain_texts(tuple(MIXED))[::-1]
+    assert {by for (_, by), times in model.engine.report.ran.items() if times} >= {STEPS[runner]}
+    model.close()
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_another_image_is_another_answer_and_text_sees_none(pair: SeeingPair, runner: str, attention: str) -> None:
+    model = model_of(pair, "chain", RUNNERS[runner], attention=attention)
+    text = Prompt("<|begin|>USER: What do you see?\nASSISTANT:\n")
+    for row in IMAGES:
+        assert model.generate(about(row)).text == right_answer(SEE, row)
+        assert model.generate(about(row, asking=SUM.wordings[0])).text == right_answer(SUM, row)
+        assert model.generate(text).text == right_answer(SEE)
+    for rows in (("05", "118"), ("118", "05")):
+        assert model.generate(about(*rows, asking=BOTH.wordings[0])).text == right_answer(BOTH, *rows)
+    model.close()
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("budget", [40, 100])
+def test_prompts_cut_in_the_middle_of_an_image(pair: SeeingPair, budget: int, runner: str, attention: str) -> None:
+    model = model_of(pair, "chain", RUNNERS[runner], attention=attention, batch=3, budget=budget)
+    assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
+    model.close()
+
+
+@pytest.mark.parametrize("draft", ["chain", "tree"])
+def test_seeded_sampling_is_that_of_plain_decoding(pair: SeeingPair, draft: str, attention: str) -> None:
+    plain = model_of(pair, "off", attention=attention)
+    drafted = model_of(pair, draft, cuda_graph_runner, attention=attention)
+    wanted, found = (
+        model.generate_batch(MIXED, temperature=2.5, top_k=20, seed=1, max_new_tokens=24).completions
+        for model in (plain, drafted)
+    )
+    assert [each.token_ids for each in found] == [each.token_ids for each in wanted]
+    plain.close()
+    drafted.close()
