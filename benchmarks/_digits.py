@@ -53,13 +53,13 @@ _ASKED: Sequence[tuple[str, str | None]] = (
 )
 """Those with long answers, every other one about an image; all in other words, so that ids tell them apart."""
 
-DRAFTS: Mapping[str, tuple[int, Callable[[BoundDraft], DrafterBuilder | None]]] = {
-    "drafting off": (0, lambda _: None),
-    "chain 3": (3, lambda draft: ChainBuilder(draft, 3)),
-    "chain 5": (5, lambda draft: ChainBuilder(draft, 5)),
-    "tree 4x5, 15 tokens": (15, lambda draft: TreeBuilder(draft, 4, 5, 15)),
+DRAFTS: Mapping[str, Callable[[BoundDraft], DrafterBuilder | None]] = {
+    "drafting off": lambda _: None,
+    "chain 3": lambda draft: ChainBuilder(draft, 3),
+    "chain 5": lambda draft: ChainBuilder(draft, 5),
+    "tree 4x5, 15 tokens": lambda draft: TreeBuilder(draft, 4, 5, 15),
 }
-"""What is drafted, by name: how many tokens, and by what."""
+"""What is drafted, by name."""
 
 
 @frozen

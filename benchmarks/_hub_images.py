@@ -62,7 +62,7 @@ def seeing_peer(name: str, device: torch.device, dtype: torch.dtype, questions: 
             output = model.generate(**inputs, max_new_tokens=MAX_NEW_TOKENS, do_sample=False, pad_token_id=_PAD_ID)
         answers = tuple(_ended(row) for row in int_rows(output[:, width:]))
         # A token a pass, whoever shares it.
-        return Answer(answers, max(map(len, answers)))
+        return Answer(answers, max(map(len, answers)), (1,) * sum(len(answer) - 1 for answer in answers))
 
     return Contestant(name, generate)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -65,7 +66,8 @@ class CudaGraphMedium:
                 torch.cuda.synchronize(device)
             graphs = CudaGraphs(pool.handle, lambda: self._freed(device, pool))
             try:
-                graphs.record(work)
+                with _no_collection():
+                    graphs.record(work)
             except BaseException as error:
                 graphs.close()
                 # A capture that was cut off leaves its pool and its stream open to allocations; others begin anew.
@@ -112,6 +114,18 @@ class _Pool:
         """Free memory of the card, what graphs themselves take included."""
         torch.cuda.synchronize(self._device)
         return torch.cuda.mem_get_info(self._device)[0]
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
+    """No garbage is collected inside: a graph that is freed while another is captured spoils the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _skip(eager: Callable[[], None]) -> None:
