@@ -78,8 +78,9 @@ def test_it_holds_the_packages_with_their_types_and_data_and_nothing_else(wheel:
     packaged = {name for name in names if ".dist-info/" not in name}
     assert packaged == sources()
     needed = {f"{package}/py.typed" for package in TREES.values()}
-    for model in ("tiny-llama", "tiny-eagle3", "tiny-eagle"):
+    for model in ("tiny-llama", "tiny-eagle3", "tiny-eagle", "tiny-llava", "tiny-llava-eagle3"):
         needed |= {f"outrider_adapters/data/{model}/{file}" for file in ("config.json", "model.safetensors")}
+    needed |= {f"outrider_adapters/data/tiny-llava/{file}" for file in ("processor_config.json", "chat_template.jinja")}
     assert needed <= packaged
     assert {name.split("/")[0] for name in packaged} == set(TREES.values())
 

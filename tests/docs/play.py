@@ -5,6 +5,7 @@
 - A ``console`` block holds commands behind ``$`` and what each prints, on a terminal's two streams alike; ``2>/dev/null``
   leaves out the second. Known are ``outrider``, ``echo TEXT |`` before it, ``echo $?``, and ``cat FILE``, which makes a file
   that is not there yet of the lines that follow.
+- ``examples/`` of the repository is there, so that pages can name its files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from attrs import define, field, frozen
 from click.testing import CliRunner
 
 from outrider.cli import main
-from tests.docs.blocks import Block, blocks_of, matches, source_of
+from tests.docs.blocks import ROOT, Block, blocks_of, matches, source_of
 
 __all__ = ["Mismatch", "play"]
 
@@ -119,6 +120,9 @@ class _Player:
 
 def play(page: Path, text: str | None = None) -> Sequence[Mismatch]:
     """What is not true of ``page``; its commands run in the working directory, which should be an empty one."""
+    examples = Path("examples")
+    if not examples.exists():
+        examples.symlink_to(ROOT / "examples")
     player = _Player()
     for block in blocks_of(page, text):
         player.play(block)

@@ -44,8 +44,10 @@ def pair() -> SeeingPair:
     return load_seeing_pair(torch.device("cuda", torch.cuda.current_device()))
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("draft", ["off", "chain", "tree"])
+WAYS = [*((runner, "chain") for runner in RUNNERS), ("eager", "off"), ("rounds", "off"), ("rounds", "tree")]
+
+
+@pytest.mark.parametrize(("runner", "draft"), WAYS)
 def test_eight_requests_half_with_images(pair: SeeingPair, draft: str, runner: str, attention: str) -> None:
     model = model_of(pair, draft, RUNNERS[runner], attention=attention, batch=5)
     assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
@@ -67,10 +69,9 @@ def test_another_image_is_another_answer_and_text_sees_none(pair: SeeingPair, ru
     model.close()
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("budget", [40, 100])
-def test_prompts_cut_in_the_middle_of_an_image(pair: SeeingPair, budget: int, runner: str, attention: str) -> None:
-    model = model_of(pair, "chain", RUNNERS[runner], attention=attention, batch=3, budget=budget)
+@pytest.mark.parametrize("runner", ["rounds", "breakable"])
+def test_prompts_cut_in_the_middle_of_an_image(pair: SeeingPair, runner: str, attention: str) -> None:
+    model = model_of(pair, "chain", RUNNERS[runner], attention=attention, batch=3, budget=40)
     assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
     model.close()
 
