@@ -9,7 +9,16 @@ from typing import TypeAlias, cast
 
 from attrs import frozen
 
-__all__ = ["CASES_DIRECTORY", "Case", "TokenIds", "TreeCase", "chain_lengths", "greedy_cases", "tree_cases"]
+__all__ = [
+    "CASES_DIRECTORY",
+    "Case",
+    "TokenIds",
+    "TreeCase",
+    "chain_lengths",
+    "greedy_cases",
+    "groups_of",
+    "tree_cases",
+]
 
 CASES_DIRECTORY = Path(__file__).resolve().parent.parent / "tests" / "cases"
 
@@ -39,6 +48,11 @@ def greedy_cases() -> tuple[Case, ...]:
     lines = (CASES_DIRECTORY / "greedy.jsonl").read_text(encoding="utf-8").splitlines()
     records = [cast("dict[str, list[int]]", json.loads(line)) for line in lines if line.strip()]
     return tuple(Case(tuple(record["prompt_token_ids"]), tuple(record["token_ids"])) for record in records)
+
+
+def groups_of(cases: Sequence[Case], batch: int) -> list[list[TokenIds]]:
+    """The prompts of ``cases``, ``batch`` at a time."""
+    return [[case.prompt for case in cases[start : start + batch]] for start in range(0, len(cases), batch)]
 
 
 def chain_lengths(name: str) -> tuple[TokenIds, ...]:

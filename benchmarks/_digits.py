@@ -12,6 +12,7 @@ import torch
 from attrs import frozen
 
 from benchmarks._cases import TokenIds
+from benchmarks._outrider import preparations
 from benchmarks._race import Answer, Contestant
 from examples.digits.draw import draw_row
 from examples.digits.evaluate import digits_right
@@ -117,7 +118,7 @@ def seeing_contestant(name: str, model: SpeculativeModel, questions: Sequence[Qu
             accept_lengths=tuple(length for completion in completions for length in completion.accept_lengths),
         )
 
-    return Contestant(name, generate)
+    return Contestant(name, generate, preparations(model))
 
 
 @frozen

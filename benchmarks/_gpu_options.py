@@ -9,14 +9,14 @@ import torch
 from attrs import frozen
 
 from benchmarks._backends import attention_names
-from benchmarks._report import Report
+from benchmarks._report import Report, environment
 
 __all__ = ["GpuOptions", "parser", "read"]
 
 
 @frozen
 class GpuOptions:
-    """``attention``: the backend's name. ``out_dir`` and ``markdown``: where reports are left."""
+    """``attention``: the backend's name. ``out_dir``: where reports grow. ``markdown``: where complete ones are put."""
 
     device: torch.device
     quick: bool
@@ -25,11 +25,16 @@ class GpuOptions:
     out_dir: Path | None
     markdown: Path | None
 
-    def write(self, report: Report, name: str) -> None:
-        """Leave ``report`` as ``name.md`` in the folder, and between its markers in the document, where they were given."""
-        for path in (self.markdown, None if self.out_dir is None else self.out_dir / f"{name}.md"):
-            if path is not None:
-                report.write(path)
+    def report(self, name: str) -> Report:
+        """A report that begins with where it is measured, and is ``name.md`` in the folder, where there is one, as it grows."""
+        report = Report(name, None if self.out_dir is None else self.out_dir / f"{name}.md")
+        report.add(environment(self.device))
+        return report
+
+    def finish(self, report: Report) -> None:
+        """Put the complete ``report`` between its markers in the document, where one was given."""
+        if self.markdown is not None:
+            report.write(self.markdown)
 
 
 def parser(name: str, description: str | None, repeats: int = 3) -> argparse.ArgumentParser:

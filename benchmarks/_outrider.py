@@ -10,16 +10,23 @@ from benchmarks._race import Answer, Contestant
 from outrider import SpeculativeModel
 from outrider.drafting.builders import DrafterBuilder
 from outrider.interfaces import GraphRunner
+from outrider.types import Phase
 from outrider_backends.eager import EagerRunner
 
-__all__ = ["MAX_NEW_TOKENS", "model_contestant", "outrider_contestant"]
+__all__ = ["MAX_NEW_TOKENS", "model_contestant", "outrider_contestant", "preparations"]
 
 MAX_NEW_TOKENS = 64
 
 
 def model_contestant(name: str, model: SpeculativeModel) -> Contestant:
     """`SpeculativeModel.generate_batch`, end-of-sequence ids ignored."""
-    return Contestant(name, lambda prompts: _generate(model, prompts))
+    return Contestant(name, lambda prompts: _generate(model, prompts), preparations(model))
+
+
+def preparations(model: SpeculativeModel) -> Callable[[], int]:
+    """How many graphs were captured up to now, and how many rounds were run directly to be captured when they come again."""
+    report = model.engine.report
+    return lambda: len(report.captured) + report.ran[Phase.ROUND, "eager"] if report.captured else 0
 
 
 def outrider_contestant(

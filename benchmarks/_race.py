@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from attrs import frozen
 
-from benchmarks._cases import Case, TokenIds
+from benchmarks._cases import Case, TokenIds, groups_of
 
 __all__ = ["Answer", "Contestant", "Result", "WrongTextError", "agreement", "device_wait", "race"]
+
+_MOST_WARM_UPS = 4
 
 
 @frozen
@@ -45,10 +47,14 @@ class Answer:
 
 @frozen(eq=False)
 class Contestant:
-    """Something that continues prompts: ``generate`` takes one batch of them and returns when all are done."""
+    """Something that continues prompts: ``generate`` takes one batch of them and returns when all are done.
+
+    ``preparations``: how much it has done up to now that later answers need not do again, such as capturing graphs.
+    """
 
     name: str
     generate: Callable[[Sequence[TokenIds]], Answer]
+    preparations: Callable[[], int] = lambda: 0
 
 
 @frozen
@@ -105,22 +111,28 @@ def race(
     check: bool = True,
     wait: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
     """Time every contestant on ``cases``, ``batch`` prompts at once, ``repeats`` times, taking turns group by group.
 
-    Everybody first answers all of it untimed, which warms up and, with ``check``, is compared with the reference.
-    ``wait`` returns when the device is idle.
+    Everybody first answers all of it untimed, until an answer prepares nothing more (four times at most); the last one is,
+    with ``check``, compared with the reference. ``wait`` returns when the device is idle. ``tell`` is told who took how long.
 
     Raises:
         WrongTextError: some contestants' tokens differ from the reference; all of them are named.
     """
-    groups = [[case.prompt for case in cases[start : start + batch]] for start in range(0, len(cases), batch)]
-    answers = {one.name: Answer.joined([one.generate(group) for group in groups]) for one in contestants}
+    groups = groups_of(cases, batch)
+    answers: dict[str, Answer] = {}
+    for one in contestants:
+        started = clock()
+        answers[one.name], count = _warm_up(one, groups)
+        tell(f"{one.name}: {count} warm-up{'s' if count > 1 else ''}, {clock() - started:.1f} s")
     if check:
         _check(answers, cases)
     seconds: dict[str, list[list[float]]] = {one.name: [[] for _ in groups] for one in contestants}
-    for _ in range(repeats):
+    for turn in range(repeats):
         gc.collect()
+        begun = clock()
         for index, group in enumerate(groups):
             for one in contestants:
                 wait()
@@ -128,6 +140,7 @@ def race(
                 one.generate(group)
                 wait()
                 seconds[one.name][index].append(clock() - started)
+        tell(f"repetition {turn + 1} of {repeats}: {clock() - begun:.1f} s")
     return [
         Result(one.name, batch, answers[one.name], tuple(tuple(times) for times in seconds[one.name]))
         for one in contestants
@@ -150,6 +163,16 @@ def device_wait(device: torch.device) -> Callable[[], None]:
     if device.type != "cuda":
         return lambda: None
     return lambda: torch.cuda.synchronize(device)
+
+
+def _warm_up(one: Contestant, groups: Sequence[Sequence[TokenIds]]) -> tuple[Answer, int]:
+    """The last of as many answers as it takes to prepare everything, and how many there were."""
+    for count in range(1, _MOST_WARM_UPS + 1):
+        before = one.preparations()
+        answer = Answer.joined([one.generate(group) for group in groups])
+        if one.preparations() == before or count == _MOST_WARM_UPS:
+            return answer, count
+    raise AssertionError("unreachable")
 
 
 def _check(answers: dict[str, Answer], cases: Sequence[Case]) -> None:

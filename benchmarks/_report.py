@@ -41,17 +41,28 @@ class Table:
 
 
 class Report:
-    """Paragraphs and tables in order; each is printed as soon as it is added."""
+    """Paragraphs and tables in order; each is printed as soon as it is there, and written where the report has a file."""
 
-    def __init__(self, name: str) -> None:
-        """``name`` names the part of a document that the report may replace; see `write`."""
+    def __init__(self, name: str, path: Path | None = None) -> None:
+        """``name`` names the part of a document that the report may replace; see `write`.
+
+        ``path``: a file that is written anew whenever something comes in, so that a run that is cut leaves what it has.
+        """
         self._name = name
-        self._parts: list[str] = []
+        self._path = path
+        self._parts: dict[str, str] = {}
 
     def add(self, part: str | Table) -> None:
         """Add and print a paragraph or a table."""
-        self._parts.append(str(part))
-        print(f"{part}\n", flush=True)
+        self.put(f"part {len(self._parts)}", part)
+
+    def put(self, key: str, part: str | Table, *, show: bool = True) -> None:
+        """Add ``part``, or put it where the one with this ``key`` stood; print it unless it shall not ``show``."""
+        self._parts[key] = str(part)
+        if show:
+            print(f"{part}\n", flush=True)
+        if self._path is not None:
+            self.write(self._path)
 
     def write(self, path: Path) -> None:
         """Write the report to ``path``.
@@ -59,7 +70,7 @@ class Report:
         Where the file holds the lines ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` only what is between them is
         replaced; any other file is overwritten.
         """
-        text = "\n\n".join(self._parts)
+        text = "\n\n".join(self._parts.values())
         begin, end = f"<!-- {self._name}:begin -->", f"<!-- {self._name}:end -->"
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         if begin in old and end in old:

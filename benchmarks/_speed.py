@@ -11,6 +11,7 @@ from benchmarks._backends import EAGER, attention, runner
 from benchmarks._cases import Case, TokenIds
 from benchmarks._hub import HubPeer
 from benchmarks._outrider import model_contestant
+from benchmarks._progress import tell
 from benchmarks._race import Contestant, Result, agreement, device_wait, race
 from benchmarks._report import Table
 from outrider import EngineOptions, SpeculativeModel
@@ -90,6 +91,7 @@ def hub_entrants(peer: HubPeer, prompts: Sequence[Sequence[TokenIds]], *, compil
         except Exception as error:  # whatever a compiler raises: the others are measured all the same
             why = str(error).partition("\n")[0]
             return found, f"transformers did not compile: {type(error).__name__}: {why}"
+        tell(f"{made.contestant.name}: compiled, {made.first_seconds:.1f} s")
         found.append(Entrant(made.contestant, compile_seconds=made.first_seconds))
     return found, ""
 
@@ -130,7 +132,9 @@ def measure(
     Raises:
         WrongTextError: with ``check``, texts that are not those of ``cases``.
     """
-    results = race([one.contestant for one in entrants], cases, batch, repeats, check=check, wait=device_wait(device))
+    tell(f"{name} batch {batch}: {len(entrants)} contestants".lstrip())
+    field = [one.contestant for one in entrants]
+    results = race(field, cases, batch, repeats, check=check, wait=device_wait(device), tell=tell)
     rows = tuple(
         Row(result, None if floors is None else floors[one.drafted], one.capture_seconds, one.graph_bytes)
         for one, result in zip(entrants, results, strict=True)

@@ -64,7 +64,7 @@ class EagerRunner:
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Refused:
         """Always refused: this runner has no graphs. Counts nothing."""
-        numbers = f"{phase.value} of {shape.tokens} tokens, {shape.requests} requests; 0 graphs"
+        numbers = f"{phase.value} of {shape}; 0 graphs"
         if self._closed:
             return Refused(RefusalReason.CLOSED, numbers, "build a new runner")
         return Refused(RefusalReason.NOT_CAPTURED, numbers, "the eager runner never captures; choose one that does")

@@ -28,7 +28,8 @@ def check_attention(
     problems: list[str] = []
     if device.type not in capabilities.devices:
         problems.append(
-            f"the model is on {device.type}, {name} runs on {_listed(capabilities.devices)}; choose another"
+            f"the model is on {device.type}, {name} runs on {_listed(capabilities.devices)}; "
+            "load the model there, or choose another backend"
         )
     if dtype not in capabilities.dtypes:
         problems.append(f"the model's dtype is {dtype}, {name} serves {_listed(map(str, capabilities.dtypes))}")

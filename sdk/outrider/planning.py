@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from attrs import evolve, frozen
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from outrider.errors import CaptureError
 from outrider.interfaces import AttnBackend, AttnPlan, KVCache
-from outrider.types import AttentionSpec, AttnBatch, AttnCapabilities
+from outrider.types import AttentionSpec, AttnBatch, AttnCapabilities, PhaseShape
 
 __all__ = ["PlanCache"]
 
@@ -34,13 +35,21 @@ class _Key(NamedTuple):
 
 @frozen(eq=False)
 class _Kept:
-    """A plan and the batch it reads, whose tensors belong to the cache (but for the page table)."""
+    """A plan and the batch it reads, whose tensors belong to it (but for the page table). An `AttnPlan` itself."""
 
     batch: AttnBatch
     plan: AttnPlan
 
+    def refresh(self) -> None:
+        """As the plan does."""
+        self.plan.refresh()
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """As the plan does."""
+        return self.plan.attend(layer, q, k, v)
+
     def filled(self, batch: AttnBatch) -> AttnPlan:
-        """The plan for ``batch``, of the same sizes. Device only, safe in a capture."""
+        """This plan for ``batch``, of the same sizes. Device only, safe in a capture."""
         own = self.batch
         own.prefix_lens.copy_(batch.prefix_lens)
         own.slots.copy_(batch.slots)
@@ -48,15 +57,15 @@ class _Kept:
         _fill(own.query_depths, batch.query_depths)
         _fill(own.tail_depths, batch.tail_depths)
         self.plan.refresh()
-        return self.plan
+        return self
 
 
 class PlanCache:
     """Plans of one model on one backend. Batches of equal sizes share a plan, whose buffers are filled anew each time.
 
     Building a plan costs as much as several layers of a small model; refreshing one, a few operators. Prompts, whose
-    lengths differ from batch to batch, get plans of their own. The least recently used plans are dropped, but for those that
-    a graph was captured with.
+    lengths differ from batch to batch, get plans of their own. Of more than 64 plans the least recently used goes, once nobody
+    holds it: whoever captures a graph with a plan keeps it.
     """
 
     def __init__(self, attention: AttnBackend, layers: Sequence[AttentionSpec], kv: KVCache) -> None:
@@ -64,7 +73,7 @@ class PlanCache:
         self._layers = tuple(layers)
         self._kv = kv
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
-        self._pinned: dict[_Key, _Kept] = {}
+        self._held: WeakValueDictionary[_Key, _Kept] = WeakValueDictionary()
         self._any_length = attention.capabilities.any_length
         self._page_size = kv.page_size
 
@@ -95,22 +104,23 @@ class PlanCache:
         kept = self._find(key)
         if kept is None:
             kept = self._build(batch, key.length)
-            self._kept[key] = kept
-            if len(self._kept) > _CAPACITY:
-                self._kept.popitem(last=False)
-            return kept.plan
+            self._keep(key, kept)
+            return kept
         return kept.filled(batch)
 
     def captured_plan(self, batch: AttnBatch) -> AttnPlan:
-        """The kept plan for ``batch``, filled and refreshed inside a capture, and kept from now on."""
+        """The kept plan for ``batch``, filled and refreshed inside a capture; the caller keeps it as long as its graph.
+
+        Raises:
+            CaptureError: no plan for a batch of these sizes was made before, or it was dropped since.
+        """
         key = self._key(batch)
-        kept = None if key is None else self._find(key)
-        if key is None or kept is None:
+        kept = None if key is None else self._held.get(key)
+        if kept is None:
             raise CaptureError(
-                f"no attention plan was built before the capture for {batch.num_requests} requests of {batch.query_lens[:1]} "
-                f"queries, up to {batch.max_length} positions; run the round directly first"
+                f"no attention plan was built before the capture for {PhaseShape.of(batch)}; run the round directly first, and "
+                "hold its plans until it is captured"
             )
-        self._pinned[key] = kept
         return kept.filled(batch)
 
     def _key(self, batch: AttnBatch) -> _Key | None:
@@ -128,10 +138,18 @@ class PlanCache:
 
     def _find(self, key: _Key) -> _Kept | None:
         kept = self._kept.get(key)
-        if kept is None:
-            return self._pinned.get(key)
-        self._kept.move_to_end(key)
+        if kept is not None:
+            self._kept.move_to_end(key)
+            return kept
+        kept = self._held.get(key)
+        if kept is not None:
+            self._keep(key, kept)
         return kept
+
+    def _keep(self, key: _Key, kept: _Kept) -> None:
+        self._kept[key] = self._held[key] = kept
+        if len(self._kept) > _CAPACITY:
+            self._kept.popitem(last=False)
 
     def _build(self, batch: AttnBatch, length: int) -> _Kept:
         own = evolve(

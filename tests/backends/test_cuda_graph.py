@@ -22,18 +22,18 @@ from outrider import (
 )
 from outrider._torch import GraphPool
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import DrafterBuilder, DrafterParts, NoDraftBuilder
+from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import ClosedError
 from outrider.graphs import GraphOptions, LadderRunner, Steps, request_buckets
-from outrider.interfaces import BoundDraft, Drafter, GraphRunner, LoadOptions, Target
+from outrider.interfaces import BoundDraft, GraphRunner, LoadOptions, Target
 from outrider.loop.build import build_engine
-from outrider.types import HiddenTap, Phase, Proposal, RefusalReason, TreeShape
+from outrider.types import Phase, RefusalReason
 from outrider.types.request import Request
-from outrider.types.state import DecodeState, VerifiedRows
 from outrider_backends.breakable import breakable_runner
 from outrider_backends.cuda_graph import CudaGraphMedium, cuda_graph_runner
 from outrider_backends.sdpa import SdpaBackend
 from tests.cases_data import greedy_cases
+from tests.support.drafters import HostReaderBuilder
 from tests.support.engines import drive
 from tests.support.pair import trained_pair
 
@@ -56,38 +56,6 @@ STEPS = {
     "phase": Steps(rounds=False),
     "breakable": Steps(rounds=False, phases=False),
 }
-
-
-class HostReader:
-    """A drafter that reads from the device in the middle of a round."""
-
-    def __init__(self, inner: Drafter) -> None:
-        self._inner = inner
-
-    @property
-    def shape(self) -> TreeShape:
-        return self._inner.shape
-
-    @property
-    def taps(self) -> tuple[HiddenTap, ...]:
-        return self._inner.taps
-
-    def extend(self, rows: VerifiedRows) -> None:
-        self._inner.extend(rows)
-
-    def propose(self, state: DecodeState) -> Proposal:
-        assert int(state.lengths.sum().item()) >= 0
-        return self._inner.propose(state)
-
-    def move_row(self, source: int, destination: int) -> None:
-        self._inner.move_row(source, destination)
-
-
-class HostReaderBuilder(NoDraftBuilder):
-    """Plain decoding with a host read in every round."""
-
-    def build(self, parts: DrafterParts) -> Drafter:
-        return HostReader(super().build(parts))
 
 
 def small(step: str = "round", medium: CudaGraphMedium | None = None) -> LadderRunner:

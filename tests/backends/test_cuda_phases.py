@@ -16,14 +16,13 @@ from outrider.graphs import GraphOptions, LadderRunner, Steps, request_buckets, 
 from outrider.interfaces import LoadOptions
 from outrider_backends.cuda_graph import CudaGraphMedium, cuda_graph_runner
 from outrider_backends.eager import EagerRunner
-from tests.backends.worlds import RAGGED, UNIFORM, PairWorld
+from tests.backends.worlds import PASTS, RAGGED, UNIFORM, PairWorld, same
 from tests.support.bodies import OutsideBody
 from tests.support.pair import TrainedPair
 from tests.support.planners import FixedPlanner
 
 pytestmark = pytest.mark.gpu
 
-PASTS = [(0, 3, 9, 17, 5, 1, 28, 2), (30, 30, 1, 2, 30, 0, 4, 9), (40, 5, 0, 26, 7, 7, 7, 40)]
 PROMPTS: list[tuple[Sequence[int], Sequence[int]]] = [
     ((0, 0, 0, 0, 0, 0, 0, 0), (1, 9, 2, 17, 3, 1, 30, 5)),
     ((0,), (40,)),
@@ -49,11 +48,6 @@ def phases(*buckets: int, medium: CudaGraphMedium | None = None) -> LadderRunner
 def segments(*buckets: int, medium: CudaGraphMedium | None = None) -> LadderRunner:
     options = GraphOptions(tokens=token_buckets(buckets), poison=True)
     return cuda_graph_runner(options, Steps(rounds=False, phases=False), medium)
-
-
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    assert found.keys() == expected.keys()
-    return all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -8,6 +8,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
+from outrider.conformance.paged import differs
 from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
 from outrider.interfaces import NUM_RESERVED_PAGES, BoundDraft, GraphBody, GraphRunner, Target
 from outrider.kv import PagedKVCache, PagePool, slots_of_rows
@@ -17,7 +18,10 @@ from outrider.types import AttnBatch, BodyCalls, CaptureHiddenMode, Phase, Phase
 from outrider_backends.sdpa import SdpaBackend
 from tests.support.pair import TrainedPair, trained_pair
 
-__all__ = ["RAGGED", "TREE_PARENTS", "UNIFORM", "Call", "PairWorld"]
+__all__ = ["PASTS", "RAGGED", "TREE_PARENTS", "UNIFORM", "Call", "PairWorld", "close", "same"]
+
+PASTS = [(0, 3, 9, 17, 5, 1, 28, 2), (30, 30, 1, 2, 30, 0, 4, 9), (40, 5, 0, 26, 7, 7, 7, 40)]
+"""Lengths of the pasts of up to eight requests, call after call."""
 
 TREE_PARENTS = (-1, 0, 0, 1, 1, 2)
 """Parents of root and drafted nodes: two branches, one of which branches again."""
@@ -210,6 +214,17 @@ class PairWorld:
 
     def _random(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self._generator).to(self._device)
+
+
+def same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+    """Whether two runs gave the same, bit for bit."""
+    assert found.keys() == expected.keys()
+    return all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+    """Whether two runs gave the same but for rounding."""
+    return not any(differs(found[name], expected[name]) for name in expected)
 
 
 def _more_rows(inputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:

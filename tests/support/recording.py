@@ -9,7 +9,8 @@ from attrs import field, frozen
 
 from outrider.drafting.builders import DrafterBuilder, DrafterParts
 from outrider.interfaces import Drafter
-from outrider.types import AttentionSpec, DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
+from outrider.types import AttentionSpec, DecodeState, Proposal
+from tests.support.drafters import WrappedDrafter
 
 __all__ = ["Proposed", "RecordingBuilder"]
 
@@ -60,29 +61,15 @@ class RecordingBuilder:
         return _RecordingDrafter(self.inner.build(parts), self.proposed)
 
 
-class _RecordingDrafter:
+class _RecordingDrafter(WrappedDrafter):
     def __init__(self, inner: Drafter, proposed: list[Proposed]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._proposed = proposed
 
-    @property
-    def shape(self) -> TreeShape:
-        return self._inner.shape
-
-    @property
-    def taps(self) -> tuple[HiddenTap, ...]:
-        return self._inner.taps
-
-    def extend(self, rows: VerifiedRows) -> None:
-        self._inner.extend(rows)
-
     def propose(self, state: DecodeState) -> Proposal:
-        proposal = self._inner.propose(state)
+        proposal = super().propose(state)
         self._proposed += rows_of(state, proposal)
         return proposal
-
-    def move_row(self, source: int, destination: int) -> None:
-        self._inner.move_row(source, destination)
 
 
 def rows_of(state: DecodeState, proposal: Proposal) -> Iterator[Proposed]:

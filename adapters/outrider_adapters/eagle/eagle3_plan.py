@@ -147,7 +147,7 @@ def _need_fc(tensors: TensorPlan, hidden: int, taps: TapChoice, target_hidden: i
         tensors.use("fc.weight")
         problems.add(
             f"'fc.weight' takes {found.shape[1]} columns, but {taps.count} taps ({taps}) x target hidden size "
-            f"{target_hidden} are {width}; correct the layer ids or 'target_hidden_size' in config.json"
+            f"{target_hidden} are {width}; correct the taps asked for, or the layer ids or 'target_hidden_size' in config.json"
         )
     else:
         meaning = f"hidden_size rows, {taps.count} taps x target hidden size {target_hidden} columns"

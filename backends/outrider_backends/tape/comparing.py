@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from attrs import evolve
 
+from outrider.types.counts import counted
 from outrider_backends.tape.faults import CaptureFault, FaultLog, Finding
 from outrider_backends.tape.recording import Constant, Operand, RecordedOp, Recording
 
@@ -13,38 +15,64 @@ __all__ = ["compare"]
 
 
 def compare(first: Recording, second: Recording, what: str) -> None:
-    """Refuse a body of which two recordings differ in an operator, a size, a Python value or an address.
+    """Refuse a body of which two recordings differ in what a replay runs: an operator, a size, a Python value or an address.
 
+    Views that one made and the other found made are no difference: what is read through them must lie at the same place.
     Both recordings must be alive, so that equal addresses are the same memory.
 
     Raises:
         CaptureError: with every line that differs.
     """
+    log = _compared(_replayed(first), _replayed(second))
+    if log.found and [op.func for op in first.ops] == [op.func for op in second.ops]:
+        log = _compared(first.ops, second.ops)  # names the line that made another view, not only where it is read
+    if not log.found and _breaks(first) != _breaks(second):
+        detail = (
+            f"{counted(len(first.breaks), 'break')} the first time, {len(second.breaks)} the second, or at other places"
+        )
+        log.add(Finding(CaptureFault.GROWTH, "the body", "its breaks", detail))
+    if not log.found and first.outputs.keys() != second.outputs.keys():
+        detail = f"outputs {sorted(first.outputs)} the first time, {sorted(second.outputs)} the second"
+        log.add(Finding(CaptureFault.GROWTH, "the body", "its return", detail))
+    moved = [name for name, place in first.places.items() if second.places.get(name, place) != place]
+    if not log.found and moved:
+        detail = f"{', '.join(moved)}: another of its tensors the second time"
+        log.add(Finding(CaptureFault.GROWTH, "the body", "its return", detail))
+    log.raise_any(what)
+
+
+def _replayed(recording: Recording) -> list[RecordedOp]:
+    return [op for op in recording.ops if op.replayed]
+
+
+def _breaks(recording: Recording) -> list[int]:
+    """How many operators of a replay precede each."""
+    replayed = list(accumulate((op.replayed for op in recording.ops), initial=0))
+    return [replayed[place] for place, _ in recording.breaks]
+
+
+def _compared(first: Sequence[RecordedOp], second: Sequence[RecordedOp]) -> FaultLog:
     log = FaultLog()
-    for one, two in zip(first.ops, second.ops, strict=False):
+    for one, two in zip(first, second, strict=False):
         if one.func is not two.func:
             log.add(_finding(CaptureFault.GROWTH, two, f"the first time {one.func} at {one.source}"))
             break  # what follows differs because of it
         for finding in _differences(one, two):
             log.add(finding)
     else:
-        if len(first.ops) != len(second.ops):
-            longer = max(first.ops, second.ops, key=len)
-            extra = longer[min(len(first.ops), len(second.ops))]
-            detail = f"{len(first.ops)} operators the first time, {len(second.ops)} the second"
+        if len(first) != len(second):
+            longer = max(first, second, key=len)
+            extra = longer[min(len(first), len(second))]
+            detail = f"{counted(len(first), 'operator')} the first time, {len(second)} the second"
             log.add(_finding(CaptureFault.GROWTH, extra, detail))
-    if not log.found and [place for place, _ in first.breaks] != [place for place, _ in second.breaks]:
-        detail = f"{len(first.breaks)} breaks the first time, {len(second.breaks)} the second, or at other places"
-        log.add(Finding(CaptureFault.GROWTH, "the body", "its breaks", detail))
-    if not log.found and first.outputs.keys() != second.outputs.keys():
-        detail = f"outputs {sorted(first.outputs)} the first time, {sorted(second.outputs)} the second"
-        log.add(Finding(CaptureFault.GROWTH, "the body", "its return", detail))
-    log.raise_any(what)
+    return log
 
 
 def _differences(one: RecordedOp, two: RecordedOp) -> Iterator[Finding]:
     if len(one.signature) != len(two.signature):
-        yield _finding(CaptureFault.GROWTH, two, f"{len(one.signature)} arguments, then {len(two.signature)}")
+        yield _finding(
+            CaptureFault.GROWTH, two, f"{counted(len(one.signature), 'argument')}, then {len(two.signature)}"
+        )
         return
     for before, after in zip(one.signature, two.signature, strict=True):
         if before == after:

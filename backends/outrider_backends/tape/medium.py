@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ class TapeMedium:
 
     def __init__(self, *, debug: bool = False) -> None:
         self._debug = debug
-        self._members: list[Tape] = []
+        # As memory of a pool does, that of a tape goes with whoever holds it.
+        self._members: WeakSet[Tape] = WeakSet()
 
     @property
     def name(self) -> str:
@@ -50,7 +52,7 @@ class TapeMedium:
             CaptureError: it cannot be captured; every line that prevents it is named.
         """
         tape = Tape.capture(work, inputs, device=device, what=what, warm=warm, vary=vary)
-        self._members.append(tape)
+        self._members.add(tape)
         return TapeGraph(tape, self)
 
     def replay(self, tape: Tape) -> None:
@@ -62,7 +64,7 @@ class TapeMedium:
 
     def remove(self, tape: Tape) -> None:
         """Let ``tape`` go; its outputs stay as they are."""
-        self._members = [member for member in self._members if member is not tape]
+        self._members.discard(tape)
 
 
 class TapeGraph:

@@ -77,6 +77,8 @@ class Recording:
     """Everything one run of a body did."""
 
     outputs: dict[str, Tensor]
+    places: dict[str, Operand]
+    """Where each output lies."""
     ops: list[RecordedOp]
     breaks: list[tuple[int, Callable[[], None]]]
     """Eager pieces, each with how many operators precede it."""
@@ -114,7 +116,8 @@ def record(work: Work, inputs: Mapping[str, Tensor], device: torch.device, what:
     if drew and all(finding.fault is not CaptureFault.RANDOM for finding in log.found):
         log.add(Finding(CaptureFault.RANDOM, "an operator that does not say so", "somewhere in the body"))
     log.raise_any(what)
-    return Recording(outputs, operators.ops, breaks, operators.keeps)
+    places = {name: operators.operand(tensor) for name, tensor in outputs.items()}
+    return Recording(outputs, places, operators.ops, breaks, operators.keeps)
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ unannotated
@@ -197,7 +200,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
                 args,
                 kwargs,
                 signature,
-                tuple(self._operand(tensor) for tensor in results),
+                tuple(self.operand(tensor) for tensor in results),
                 tuple(made),
                 replayed,
                 source,
@@ -205,9 +208,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
         )
 
     def _leaf(self, leaf: object) -> Constant | Operand:
-        return self._operand(leaf) if isinstance(leaf, Tensor) else Constant(type(leaf), repr(leaf))
+        return self.operand(leaf) if isinstance(leaf, Tensor) else Constant(type(leaf), repr(leaf))
 
-    def _operand(self, tensor: Tensor) -> Operand:
+    def operand(self, tensor: Tensor) -> Operand:
         strided = tensor.layout is torch.strided
         return Operand(
             self._origin(tensor),

@@ -20,6 +20,16 @@ __all__ = ["main"]
 class _Outrider(click.Group):
     """Turns the library's errors into messages and exit codes, whoever invokes it."""
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named; anything else is bad usage, and the commands are listed."""
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            ctx.fail(
+                f"no command {name!r:.60}; commands are {', '.join(sorted(self.commands))} (to continue a text: "
+                "outrider generate PROMPT)"
+            )
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """The command's result; a `ConfigurationError` ends with 2, any other `OutriderError` (and one of a package that is
         broken) with 1, Ctrl-C with 130, a broken pipe quietly (by click).

@@ -14,6 +14,7 @@ from outrider.cli.jsonl import InputLine, ResultFile, check_lines, read_lines
 from outrider.cli.options import drafting, drafting_options, model_options, request_settings, setting_options
 from outrider.cli.render import progress_bar
 from outrider.cli.running import Running, running_options
+from outrider.cli.sections import SectionedCommand
 from outrider.cli.terminal import read_prompt
 from outrider.errors import ConfigurationError, InputError, PluginError
 from outrider.generation.drafters import DraftPlan
@@ -87,7 +88,17 @@ class _Models:
         return (self.draft == "none" and self.drafting.drafter == AUTO) or self.drafting.drafts_nothing
 
 
-@click.command("generate", short_help="Continue prompts, with drafting.", epilog=_EXAMPLES)
+class _Generate(SectionedCommand):
+    sections = {
+        "source": "Prompts and results",
+        "target": "Models, and how they run",
+        "drafter": "Drafting and verification",
+        "max_new_tokens": "Settings of a prompt",
+        "help": "Other",
+    }
+
+
+@click.command("generate", cls=_Generate, short_help="Continue prompts, with drafting.", epilog=_EXAMPLES)
 @click.argument("prompt", required=False)
 @click.option("--input", "source", metavar="FILE", help="Prompts, one JSON object a line; - is standard input.")
 @click.option(
@@ -129,7 +140,7 @@ def generate_command(
     """Continue PROMPT (- reads it from standard input), or every prompt of --input.
 
     The text goes to standard output as it is generated, statistics go to standard error. A line of --input is
-    {"prompt": "..."} or {"token_ids": [...]}, with any of the settings below as further keys, which override the flags, and
+    {"prompt": "..."} or {"token_ids": [...]}, with any setting of a prompt as a further key, which overrides the flag, and
     "images": [paths from the folder of the file].
     A line of --output has "index", "token_ids", "text", "finish_reason", "accept_lengths" (tokens a round, bonus
     included), where asked "logprobs" ({"logprob": x, "top": [[id, x], ...]} for each token, in nats, before any sampling

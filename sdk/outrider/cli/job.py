@@ -63,7 +63,7 @@ class Job:
         alone = None if self.source is not None else run.completions.get(0)
         reason = None if alone is None else alone.finish_reason
         if run.interrupted or (run.failed and not self.keep_going) or plain_model is None:
-            if run.completions:
+            if run.completions and (run.statistics.num_target_passes or not run.failed):  # else nothing ever ran
                 show_statistics(statistics_rows(run.statistics, finish_reason=reason))
             self._check_complete(run, good)
             return

@@ -12,7 +12,7 @@ from attrs import field, frozen
 from outrider.drafting.static_tree import check_parents
 from outrider.drafting.tree import num_candidates
 from outrider.errors import ConfigurationError, Problems
-from outrider.generation.fields import option, read_options
+from outrider.generation.fields import option, read_options, unknown_names
 from outrider.generation.values import choice, ids, ids_or_path, integer, switch, taps, text
 from outrider.interfaces import ProposalKind
 from outrider.types import HiddenTap
@@ -167,9 +167,9 @@ class DraftingOptions:
         Raises:
             ConfigurationError: unknown names, or values of the wrong type; all at once.
         """
-        unknown = sorted(set(values) - set(cls.names()))
-        if unknown:
-            raise ConfigurationError(f"unknown options {', '.join(unknown)}; known are {', '.join(cls.names())}")
+        unknown = unknown_names("options", values, cls.names())
+        if unknown is not None:
+            raise ConfigurationError(unknown)
         changes = read_options(cls, values, "drafting options", ConfigurationError)
         # Every value has been read by its own field's reader, which no type checker can follow through the table.
         return cls(**cast("dict[str, Never]", changes))

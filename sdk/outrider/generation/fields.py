@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Literal, cast
 
 import attrs
@@ -10,7 +11,7 @@ from attrs import AttrsInstance
 
 from outrider.errors import OutriderError, Problems
 
-__all__ = ["FlagKind", "Reader", "names_with_flags", "option", "option_flag", "option_help", "read_options"]
+__all__ = ["FlagKind", "Reader", "names_with_flags", "option", "option_flag", "option_help", "read_options", "unknown_names"]
 
 Reader = Callable[[object], object]
 """Turns a JSON value into a field's own, or raises ValueError with what it expects."""
@@ -42,6 +43,16 @@ def option_help(attribute: attrs.Attribute[object], default: object) -> str:
     shown = attribute.metadata["default"] if default is None else default
     text = str(attribute.metadata["help"])
     return text if shown is None or shown in ((), {}) else f"{text}  [default: {shown}]"
+
+
+def unknown_names(what: str, names: Iterable[str], known: Sequence[str]) -> str | None:
+    """What to say of those of ``names`` that are not ``known``, with the name that was likely meant; ``None``: all are."""
+    unknown = sorted(set(names).difference(known))
+    if not unknown:
+        return None
+    near = [get_close_matches(name, known, n=1) for name in unknown]
+    shown = [f"{name} ({found[0]}?)" if found else name for name, found in zip(unknown, near, strict=True)]
+    return f"unknown {what} {', '.join(shown)}; known are {', '.join(known)}"
 
 
 def read_options(

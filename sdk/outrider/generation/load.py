@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import attrs
 import torch
 from attrs import evolve
 from typing_extensions import Unpack
@@ -66,6 +67,7 @@ def load(
         BindError: target and draft do not fit.
         ConfigurationError: an option cannot be honoured; contradictions are found before anything is loaded.
     """
+    _check_engine_options(drafting)
     plan = plan_drafting(target, draft, DraftingOptions.of(drafting))
     wanted = runner_options(role, capture_tokens, capture_requests)
     place = _device(device)
@@ -96,6 +98,15 @@ def load(
     if capture:
         model.capture()
     return model
+
+
+def _check_engine_options(names: Iterable[str]) -> None:
+    misplaced = sorted(set(names) & {attribute.name for attribute in attrs.fields(EngineOptions)})
+    if misplaced:
+        raise ConfigurationError(
+            f"{', '.join(misplaced)} {'is an option' if len(misplaced) == 1 else 'are options'} of the engine; give "
+            f"options=EngineOptions({', '.join(f'{name}=…' for name in misplaced)})"
+        )
 
 
 def _notes(what: str, notes: tuple[str, ...]) -> tuple[str, ...]:

@@ -261,9 +261,9 @@ class SpeculativeModel:
 
 
 def _settings(values: SettingKeywords) -> RequestSettings:
-    unknown = sorted(set(values) - set(RequestSettings.names()))
-    if unknown:
-        raise InputError(f"unknown settings {', '.join(unknown)}; known are {', '.join(RequestSettings.names())}")
+    unknown = unknown_names("settings", values, RequestSettings.names())
+    if unknown is not None:
+        raise InputError(unknown)
     return RequestSettings().override(values)
 
 

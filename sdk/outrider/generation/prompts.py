@@ -152,9 +152,9 @@ def _read(images: Sequence[ImageLike]) -> list[bytes]:
                 continue
             try:
                 files.append(Path(image).expanduser().read_bytes())
-            except (OSError, ValueError, RuntimeError) as error:  # missing, a folder, a NUL in it, no such user
+            except (OSError, ValueError, RuntimeError, TypeError) as error:  # missing, a NUL, no such user, no path
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else error
                 problems.add(
-                    f"image {number} of {len(images)}, {str(image)!r}: {reason}; give the path of an image file"
+                    f"image {number} of {len(images)}, {str(image)!r}: {reason}; give the path of an image file, or its bytes"
                 )
     return files

@@ -16,6 +16,7 @@ from outrider.types import (
     Role,
     totals_by_kind,
 )
+from outrider.types.counts import counted
 
 __all__ = ["ReportRow", "capture_rows", "memory_in_words", "render_capture", "render_report", "report_rows"]
 
@@ -77,9 +78,9 @@ def capture_rows(summary: CaptureSummary) -> tuple[ReportRow, ...]:
     rows = _captured(summary.by_kind)
     count = len(summary.captured)
     everything = CaptureTotals(count, summary.seconds, summary.nbytes)
-    rows.append(ReportRow("graphs in all", f"{_cost(everything)}, at {_counted(summary.sizes, 'size')}"))
+    rows.append(ReportRow("graphs in all", f"{_cost(everything)}, at {counted(summary.sizes, 'size')}"))
     rows += [
-        ReportRow(_without(each.phase, each.refused.by), f"at {_counted(each.sizes, 'size')}: {_why(each.refused)}")
+        ReportRow(_without(each.phase, each.refused.by), f"at {counted(each.sizes, 'size')}: {_why(each.refused)}")
         for each in summary.unserved
     ]
     rows += _left_out(summary)
@@ -115,7 +116,7 @@ def _ran(report: DispatchReport, phase: Phase) -> str:
 
 def _refused(report: DispatchReport, phase: Phase, reason: RefusalReason, refused: Refused) -> str:
     kinds = sum(what is phase and why is reason for what, _, why in report.explained)
-    times = _counted(report.refused[phase, reason], "time")
+    times = counted(report.refused[phase, reason], "time")
     # The count is of all kinds of graphs together that gave this reason.
     return f"{times}{'' if kinds == 1 else ' by all kinds together'}: {_why(refused)}"
 
@@ -135,12 +136,8 @@ def _cost(totals: CaptureTotals) -> str:
 def _left_out(summary: CaptureSummary) -> list[ReportRow]:
     if summary.role is Role.BOTH:
         return []
-    return [ReportRow(f"left out by role {summary.role.value}", _counted(summary.left_out, "size"))]
+    return [ReportRow(f"left out by role {summary.role.value}", counted(summary.left_out, "size"))]
 
 
 def _without(phase: Phase, by: str) -> str:
     return f"{phase.value}, no {by} graph" if by else f"{phase.value}, no graph"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

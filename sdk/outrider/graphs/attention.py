@@ -9,6 +9,7 @@ from outrider.errors import GraphError
 from outrider.graphs.buffers import BufferSet
 from outrider.interfaces import NULL_PAGE, TRASH_PAGE
 from outrider.types import AttnBatch, Axis, BufferSlot, PhaseShape
+from outrider.types.counts import counted
 
 __all__ = ["StaticAttention"]
 
@@ -28,10 +29,10 @@ class StaticAttention:
         """
         shape = capacity.attention
         if shape is None or capacity.tokens != capacity.requests * shape.queries:
+            each = "no equal number of queries" if shape is None else counted(shape.queries, "query", "queries")
             raise GraphError(
-                f"{capacity.tokens} tokens of {capacity.requests} requests with "
-                f"{'no' if shape is None else shape.queries} queries each cannot be captured with their attention; give "
-                "equally many queries per request, and tokens = requests × queries"
+                f"{counted(capacity.tokens, 'token')} of {counted(capacity.requests, 'request')} with {each} each cannot be "
+                "captured with their attention; give equally many queries per request, and tokens = requests × queries"
             )
         queries, tail = shape.queries, shape.tail
         requests, tokens = Axis.REQUESTS, Axis.TOKENS
@@ -80,8 +81,8 @@ class StaticAttention:
         inputs = {name: tensor for name, tensor in given.items() if tensor is not None}
         if batch.max_length > self.batch.max_length:
             raise GraphError(
-                f"sequences of up to {batch.max_length} positions, the captured attention serves {self.batch.max_length}; "
-                "take a larger bucket"
+                f"sequences of up to {counted(batch.max_length, 'position')}, the captured attention serves "
+                f"{self.batch.max_length}; take a larger bucket"
             )
         self._buffers.fill(inputs, PhaseShape(batch.num_tokens, batch.num_requests))
 

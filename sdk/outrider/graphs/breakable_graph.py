@@ -13,6 +13,7 @@ from outrider.graphs.crossing import Crossing
 from outrider.graphs.results import check_outputs, wanted_rows
 from outrider.interfaces import AttnPlan, Break, Captured, GraphBody
 from outrider.types import Attend, BodyCalls, Phase, PhaseShape, Refused
+from outrider.types.counts import counted
 
 __all__ = ["BreakableGraph"]
 
@@ -67,7 +68,7 @@ class BreakableGraph:
             self._crossing.sealed, warmed = warmed, True
             outside = self._crossing.outside("outside", break_, lambda: self._real or None, size.tokens, self._padding)
             outputs = self._body(buffers, BodyCalls(self._attend(break_), outside))
-            check_outputs(self._body.outputs, outputs, size, f"{phase.value} at {size.tokens} tokens")
+            check_outputs(self._body.outputs, outputs, size, f"{phase.value} at {counted(size.tokens, 'token')}")
             for name, own in self._outputs.tensors.items():
                 own.copy_(outputs[name])
             return {}
@@ -76,7 +77,7 @@ class BreakableGraph:
             made = capturer.capture(
                 phase,
                 by,
-                f"{size.tokens} tokens",
+                counted(size.tokens, "token"),
                 work,
                 buffers,
                 device=next(iter(buffers.values())).device,

@@ -27,6 +27,7 @@ from outrider.types import (
     RequestCount,
     TokenCount,
 )
+from outrider.types.counts import counted
 
 __all__ = ["BreakableGraphs"]
 
@@ -40,6 +41,14 @@ class _Shared:
     body: GraphBody
     inputs: BufferSet
     outputs: BufferSet
+
+
+@frozen(eq=False)
+class _Lost:
+    """A body that cannot be captured, likewise kept."""
+
+    refused: Refused
+    body: GraphBody
 
 
 class BreakableGraphs:
@@ -63,7 +72,7 @@ class BreakableGraphs:
         self._crossing = Crossing(buckets.largest)
         self._graphs: dict[tuple[int, TokenCount], BreakableGraph] = {}
         self._captured: dict[Phase, set[TokenCount]] = {}
-        self._refused: dict[Phase, Refused] = {}
+        self._lost: dict[tuple[Phase, int], _Lost] = {}
         self._out_of_memory: dict[TokenCount, Refused] = {}
 
     @property
@@ -72,8 +81,13 @@ class BreakableGraphs:
         return _BY
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
-        """Whether a call is served and at how many tokens: a function of its shape and what was captured."""
-        return self._admit(phase, shape, self._captured.get(phase, set()))
+        """Whether a call is served and at how many tokens: a function of its shape and what was captured.
+
+        Whose body cannot be captured is refused when it comes; here only where no body of the phase could be.
+        """
+        captured = self._captured.get(phase, set())
+        lost = [each for (of, _), each in self._lost.items() if of is phase]
+        return self._admit(phase, shape, captured, lost[-1] if lost and not captured else None)
 
     def make(self, phase: Phase, body: GraphBody, shape: PhaseShape, planner: AttnPlanner) -> PhaseShape | Refused:
         """Capture what serves ``shape``, unless that was done before; the size it has.
@@ -98,14 +112,16 @@ class BreakableGraphs:
         shape: PhaseShape,
     ) -> Mapping[str, Tensor] | Refused:
         """Outputs of the call by replay, or why there are none."""
-        mine = {tokens for owner, tokens in self._graphs if owner == id(body)}
-        answer = self._admit(phase, shape, mine & self._captured.get(phase, set()))
+        captured = set[TokenCount]()
+        if not self._on_demand:
+            captured = {size for owner, size in self._graphs if owner == id(body)} & self._captured.get(phase, set())
+        answer = self._admit(phase, shape, captured, self._lost.get((phase, id(body))))
         if isinstance(answer, Refused):
             return answer
         try:
             made = self._graph(phase, body, answer.key.tokens, planner)
         except CaptureError:
-            return self._refused[phase]
+            return self._lost[phase, id(body)].refused
         if isinstance(made, Refused):
             return made
         actual = PhaseShape(batch.num_tokens, RequestCount(1))
@@ -118,19 +134,24 @@ class BreakableGraphs:
         self._graphs.clear()
         self._captured.clear()
         self._shared.clear()
+        self._lost.clear()
         self._crossing.clear()
 
-    def _admit(self, phase: Phase, shape: PhaseShape, captured: set[TokenCount]) -> Admitted | Refused:
+    def _admit(
+        self, phase: Phase, shape: PhaseShape, captured: set[TokenCount], lost: _Lost | None
+    ) -> Admitted | Refused:
         """Whether ``shape`` is served, and at how many tokens: without ``on_demand`` one of those ``captured``."""
         tokens = self._bucket_of(phase, shape)
         if isinstance(tokens, Refused):
             return tokens
+        if lost is not None:
+            return lost.refused
         if not self._on_demand:
             fitting = [size for size in captured if size >= shape.tokens]
             if not fitting:
                 return Refused(
                     RefusalReason.NOT_CAPTURED,
-                    f"{phase.value} of {shape.tokens} tokens; captured are {sorted(captured) or 'none'}",
+                    f"{phase.value} of {counted(shape.tokens, 'token')}; captured are {sorted(captured) or 'none'}",
                     "capture the shape before it is run, or let the runner capture on demand",
                     _BY,
                 )
@@ -138,8 +159,6 @@ class BreakableGraphs:
         return Admitted(_size(tokens), TokenCount(tokens - shape.tokens))
 
     def _bucket_of(self, phase: Phase, shape: PhaseShape) -> TokenCount | Refused:
-        if phase in self._refused:
-            return self._refused[phase]
         mode = self._modes.get(phase, CaptureHiddenMode.FULL)
         if shape.hidden > mode:
             numbers = f"{phase.value} is captured with hidden states {mode.name}, asked is {shape.hidden.name}"
@@ -156,6 +175,8 @@ class BreakableGraphs:
     ) -> BreakableGraph | Refused:
         """The graph of ``body`` at ``tokens``, whichever phase: it depends on nothing else."""
         graph = self._graphs.get((id(body), tokens))
+        if graph is None and (phase, id(body)) in self._lost:
+            return self._lost[phase, id(body)].refused
         if graph is None:
             made = self._capture(phase, body, tokens, planner.device)
             if isinstance(made, Refused):
@@ -167,18 +188,16 @@ class BreakableGraphs:
     def _capture(
         self, phase: Phase, body: GraphBody, tokens: TokenCount, device: torch.device
     ) -> BreakableGraph | Refused:
-        counted = [slot.name for slot in body.inputs if slot.axis is Axis.REQUESTS]
-        if counted:
+        per_request = [slot.name for slot in body.inputs if slot.axis is Axis.REQUESTS]
+        if per_request:
             numbers = (
-                f"inputs {', '.join(counted)} of {phase.value} count requests, the graph serves any number of them"
+                f"inputs {', '.join(per_request)} of {phase.value} count requests, the graph serves any number of them"
             )
             remedy = "give the body rows that count tokens, or capture it with its attention"
-            self._refused[phase] = Refused(RefusalReason.BODY, numbers, remedy, _BY)
-            return self._refused[phase]
+            return self._lose(phase, body, Refused(RefusalReason.BODY, numbers, remedy, _BY))
         medium = self._capturer.medium(device, _BY)
         if isinstance(medium, Refused):
-            self._refused[phase] = medium
-            return medium
+            return self._lose(phase, body, medium)
         try:
             shared = self._shared.get(id(body))
             if shared is None:
@@ -197,15 +216,19 @@ class BreakableGraphs:
             )
             refused = graph.capture(self._capturer, phase, _BY)
         except CaptureError as error:
-            self._refused[phase] = uncapturable(error, _BY)
+            self._lose(phase, body, uncapturable(error, _BY))
             raise
         except torch.OutOfMemoryError as error:  # of its buffers
-            self._out_of_memory[tokens] = out_of_memory(error, f"{phase.value} at {tokens} tokens", _BY)
+            self._out_of_memory[tokens] = out_of_memory(error, f"{phase.value} at {counted(tokens, 'token')}", _BY)
             return self._out_of_memory[tokens]
         if refused is not None:
             self._out_of_memory[tokens] = refused
             return refused
         return graph
+
+    def _lose(self, phase: Phase, body: GraphBody, refused: Refused) -> Refused:
+        self._lost[phase, id(body)] = _Lost(refused, body)
+        return refused
 
 
 def _size(tokens: TokenCount) -> PhaseShape:

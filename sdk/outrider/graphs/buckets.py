@@ -8,6 +8,7 @@ from typing import Generic, Literal, TypeVar
 
 from outrider.errors import ConfigurationError, Problems
 from outrider.types import RefusalReason, Refused, RequestCount, TokenCount
+from outrider.types.counts import counted
 
 __all__ = ["Buckets", "default_counts", "length_bucket", "length_buckets", "request_buckets", "token_buckets"]
 
@@ -69,8 +70,8 @@ class Buckets(Generic[C]):
             return self._counts[place]
         return Refused(
             RefusalReason.TOO_LARGE,
-            f"{count} {self._unit}, the largest bucket holds {self.largest}",
-            f"give the runner a bucket of {count} {self._unit} or more, or run fewer at once",
+            f"{counted(count, self._unit[:-1])}, the largest bucket holds {self.largest}",
+            f"give the runner a bucket of {counted(count, self._unit[:-1])} or more, or run fewer at once",
         )
 
 

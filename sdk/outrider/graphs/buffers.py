@@ -9,6 +9,7 @@ from torch import Tensor
 
 from outrider.errors import GraphError, Problems
 from outrider.types import Axis, BufferSlot, PhaseShape
+from outrider.types.counts import counted
 
 __all__ = ["BufferSet", "rows_of", "shape_of"]
 
@@ -156,7 +157,7 @@ class BufferSet:
                 if value.shape != shape or value.dtype != slot.dtype:
                     problems.add(
                         f"'{name}' is {list(value.shape)} {value.dtype}, declared is {list(shape)} {slot.dtype} "
-                        f"for {actual.tokens} tokens of {actual.requests} requests ({slot.axis.value})"
+                        f"for {counted(actual.tokens, 'token')} of {counted(actual.requests, 'request')} ({slot.axis.value})"
                     )
                 if value.device != device:
                     problems.add(f"'{name}' is on {value.device}, the buffer on {device}; move it before the call")

@@ -233,6 +233,7 @@ class LadderRunner:
         rows: Tensor | None,
     ) -> Mapping[str, Tensor]:
         plan = planner.captured_plan(batch) if context.captures else planner.plan(batch)
+        context.plans.append(plan)
         outputs = body(inputs, BodyCalls(plan.attend, context.outside()))
         if not context.captures:
             self._report.ran[phase, "eager"] += 1

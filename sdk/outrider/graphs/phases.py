@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from torch import Tensor
 
 from outrider.errors import CaptureError
@@ -26,6 +26,7 @@ from outrider.types import (
     RequestCount,
     TokenCount,
 )
+from outrider.types.counts import counted
 
 __all__ = ["PhaseGraphs"]
 
@@ -34,7 +35,19 @@ _BY = "phase"
 _CAPACITY = 256
 """Every graph holds buffers of its own, so there must not be too many."""
 
-_Place = tuple[Phase, int, int, PhaseShape]
+_Owner = tuple[Phase, int, int]
+"""A phase, and the ids of its body and its planner."""
+
+_Place = tuple[_Owner, PhaseShape]
+
+
+@frozen(eq=False)
+class _Lost:
+    """A body that cannot be captured, kept with its planner so that their ids stay theirs."""
+
+    refused: Refused
+    body: GraphBody
+    planner: AttnPlanner
 
 
 class PhaseGraphs:
@@ -60,7 +73,7 @@ class PhaseGraphs:
         self._on_demand = on_demand
         self._poison = poison
         self._graphs: OrderedDict[_Place, PhaseGraph] = OrderedDict()
-        self._refused: dict[Phase, Refused] = {}
+        self._lost: dict[_Owner, _Lost] = {}
         self._out_of_memory: dict[tuple[Phase, PhaseShape], Refused] = {}
 
     @property
@@ -69,8 +82,13 @@ class PhaseGraphs:
         return _BY
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
-        """Whether a call is served and at which size: a function of its shape and what was captured."""
-        return self._admit(phase, shape, {place[3] for place in self._graphs if place[0] is phase})
+        """Whether a call is served and at which size: a function of its shape and what was captured.
+
+        Whose body cannot be captured is refused when it comes; here only where no body of the phase could be.
+        """
+        captured = {size for owner, size in self._graphs if owner[0] is phase}
+        lost = [each for owner, each in self._lost.items() if owner[0] is phase]
+        return self._admit(phase, shape, captured, lost[-1] if lost and not captured else None)
 
     def make(self, phase: Phase, body: GraphBody, shape: PhaseShape, planner: AttnPlanner) -> PhaseShape | Refused:
         """Capture what serves ``shape``, unless that was done before; the size it has.
@@ -95,14 +113,15 @@ class PhaseGraphs:
         shape: PhaseShape,
     ) -> Mapping[str, Tensor] | Refused:
         """Outputs of the call by replay, or why there are none."""
-        mine = {place[3] for place in self._graphs if place[:3] == (phase, id(body), id(planner))}
-        answer = self._admit(phase, shape, mine)
+        mine = (phase, id(body), id(planner))
+        captured = set[PhaseShape]() if self._on_demand else {size for owner, size in self._graphs if owner == mine}
+        answer = self._admit(phase, shape, captured, self._lost.get(mine))
         if isinstance(answer, Refused):
             return answer
         try:
             made = self._graph(phase, body, answer.key, planner)
         except CaptureError:
-            return self._refused[phase]
+            return self._lost[mine].refused
         return made if isinstance(made, Refused) else made.run(inputs, batch, PhaseShape.of(batch), rows)
 
     def close(self) -> None:
@@ -110,18 +129,23 @@ class PhaseGraphs:
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
+        self._lost.clear()
 
-    def _admit(self, phase: Phase, shape: PhaseShape, captured: set[PhaseShape]) -> Admitted | Refused:
+    def _admit(
+        self, phase: Phase, shape: PhaseShape, captured: set[PhaseShape], lost: _Lost | None
+    ) -> Admitted | Refused:
         """Whether ``shape`` is served, and at which size: without ``on_demand`` one of those ``captured``."""
         key = self._bucket_of(phase, shape)
         if isinstance(key, Refused):
             return key
+        if lost is not None:
+            return lost.refused
         if not self._on_demand:
             fitting = [size for size in captured if _holds(size, shape)]
             if not fitting:
                 return Refused(
                     RefusalReason.NOT_CAPTURED,
-                    f"{phase.value} of {shape}; {len(captured)} graphs of the phase, none of that size",
+                    f"{phase.value} of {shape}; {counted(len(captured), 'graph')} of the phase, none of that size",
                     "capture the shape before it is run, or let the runner capture on demand",
                     _BY,
                 )
@@ -132,8 +156,6 @@ class PhaseGraphs:
         if shape.attention is None:
             remedy = "nothing need be done for prompts; else give every request equally many queries"
             return Refused(RefusalReason.NOT_UNIFORM, f"{phase.value} of {shape}", remedy, _BY)
-        if phase in self._refused:
-            return self._refused[phase]
         mode = self._modes.get(phase, CaptureHiddenMode.FULL)
         if shape.hidden > mode:
             numbers = f"{phase.value} is captured with hidden states {mode.name}, asked is {shape.hidden.name}"
@@ -150,26 +172,27 @@ class PhaseGraphs:
 
     def _graph(self, phase: Phase, body: GraphBody, key: PhaseShape, planner: AttnPlanner) -> PhaseGraph | Refused:
         # A graph keeps its body and its planner alive, so their ids stay theirs.
-        place = (phase, id(body), id(planner), key)
+        owner = (phase, id(body), id(planner))
+        place = (owner, key)
         graph = self._graphs.get(place)
         if graph is not None:
             self._graphs.move_to_end(place)
             return graph
+        if owner in self._lost:
+            return self._lost[owner].refused
         if planner.capabilities.capture is CaptureSupport.NONE:
             name = planner.capabilities.name
             numbers = f"attention backend '{name}' declares no plan that can be captured"
             remedy = "choose another attention backend, or a runner that runs attention outside of its graphs"
-            self._refused[phase] = Refused(RefusalReason.ATTENTION, numbers, remedy, _BY)
-            return self._refused[phase]
+            return self._lose(owner, Refused(RefusalReason.ATTENTION, numbers, remedy, _BY), body, planner)
         medium = self._capturer.medium(planner.device, _BY)
         if isinstance(medium, Refused):
-            self._refused[phase] = medium
-            return medium
+            return self._lose(owner, medium, body, planner)
         try:
             made = PhaseGraph(phase, body, key, planner, poison=self._poison)
             refused = made.capture(self._capturer, _BY)
         except CaptureError as error:
-            self._refused[phase] = uncapturable(error, _BY)
+            self._lose(owner, uncapturable(error, _BY), body, planner)
             raise
         except torch.OutOfMemoryError as error:  # of its buffers, or of its plan
             self._out_of_memory[phase, key] = out_of_memory(error, f"{phase.value} at {key}", _BY)
@@ -181,6 +204,10 @@ class PhaseGraphs:
         if len(self._graphs) > _CAPACITY:
             self._graphs.popitem(last=False)[1].close()
         return made
+
+    def _lose(self, owner: _Owner, refused: Refused, body: GraphBody, planner: AttnPlanner) -> Refused:
+        self._lost[owner] = _Lost(refused, body, planner)
+        return refused
 
 
 def _holds(size: PhaseShape, shape: PhaseShape) -> bool:

@@ -70,15 +70,20 @@ class AttnPlanner(Protocol):
 
     @abstractmethod
     def plan(self, batch: AttnBatch) -> AttnPlan:
-        """A plan for ``batch``, refreshed; valid until the next call with a batch of the same sizes. Not for a capture."""
+        """A plan for ``batch``, refreshed; valid until the next call with a batch of the same sizes. Not for a capture.
+
+        For as long as the caller holds it, `captured_plan` finds it.
+        """
         ...
 
     @abstractmethod
     def captured_plan(self, batch: AttnBatch) -> AttnPlan:
-        """What `plan` gives, inside a capture that will read and write the plan's buffers for as long as it lives.
+        """What `plan` gives, inside a capture that will read and write the plan's buffers for as long as its graph lives.
+
+        The caller holds the plan for as long.
 
         Raises:
-            CaptureError: `plan` was not called for a batch of these sizes before the capture.
+            CaptureError: `plan` was not called for a batch of these sizes before the capture, or what it gave was let go.
         """
         ...
 

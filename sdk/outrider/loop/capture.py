@@ -31,6 +31,7 @@ from outrider.types import (
     SamplingParams,
     Unserved,
 )
+from outrider.types.counts import counted
 from outrider.types.outputs import TOKENS_ONLY
 
 __all__ = ["Capture"]
@@ -48,7 +49,7 @@ class _PromptSize:
     tokens: int
 
     def __str__(self) -> str:
-        return f"prompts of {self.tokens} tokens"
+        return f"prompts of {counted(self.tokens, 'token')}"
 
 
 @frozen
@@ -61,7 +62,7 @@ class _RoundSize:
 
     def __str__(self) -> str:
         how = "sampled" if self.sampled else "greedy"
-        return f"{how} rounds of {self.requests} requests of up to {self.length} tokens"
+        return f"{how} rounds of {counted(self.requests, 'request')} of up to {counted(self.length, 'token')}"
 
 
 class Capture:

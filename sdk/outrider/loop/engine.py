@@ -28,6 +28,7 @@ from outrider.loop.rows import RowSetup, RowStore
 from outrider.loop.track import RequestTrack, trim_logprobs
 from outrider.text.constraints import advance_path, check_start
 from outrider.types import CaptureSummary, DispatchReport, RequestCount, RequestId, RoundShape, SamplingFeatures
+from outrider.types.counts import counted
 from outrider.types.outputs import TOKENS_ONLY, OutputWants, StepResult
 from outrider.types.request import Emission, Request
 
@@ -84,7 +85,8 @@ class Engine:
         self._check_open()
         if self.num_waiting or self.num_running:
             raise GraphError(
-                f"capturing is asked while {self.num_waiting} requests wait and {self.num_running} run, whose rows it needs; "
+                f"capturing is asked with {counted(self.num_waiting, 'request')} waiting and {self.num_running} running, whose "
+                "rows it needs; "
                 "capture before the first one is submitted, or read until the engine has no work"
             )
         return Capture(self._core, self._rows, self.limits, self._round_step).run(progress)

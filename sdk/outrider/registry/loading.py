@@ -139,7 +139,7 @@ def _choose(registry: Registry, group: Group[Callable[[], L]], checkpoint: Check
         if reason is not None and not isinstance(reason, AskedByName):
             raise NoLoaderError(
                 f"{checkpoint.directory}: the {group.noun} '{wanted}' that was asked for does not recognise it: "
-                f"{reason}"
+                f"{reason}; name another, or none to let the checkpoint decide"
             )
         return loader
     answers = _ask(registry, group, checkpoint, registry.names(group))

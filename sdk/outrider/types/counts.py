@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["RequestCount", "RequestId", "RowIndex", "TokenCount"]
+__all__ = ["RequestCount", "RequestId", "RowIndex", "TokenCount", "counted"]
 
 TokenCount = NewType("TokenCount", int)
 """A number of flattened tokens (T)."""
@@ -17,3 +17,8 @@ RowIndex = NewType("RowIndex", int)
 
 RequestId = NewType("RequestId", int)
 """The stable name of a request, given at submission."""
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """``count`` with its noun, as messages have it: "1 request", "2 requests"; ``many`` where it is not ``one`` with an s."""
+    return f"{count} {one if count == 1 else many or one + 's'}"

@@ -9,7 +9,7 @@ import torch
 from attrs import field, frozen
 
 from outrider.types.attention import AttnBatch, AttnShape
-from outrider.types.counts import RequestCount, TokenCount
+from outrider.types.counts import RequestCount, TokenCount, counted
 from outrider.types.outputs import CaptureHiddenMode, OutputWants
 from outrider.types.proposal import TreeShape
 from outrider.types.sampling import SamplingFeatures
@@ -84,11 +84,11 @@ class PhaseShape:
         return cls(batch.num_tokens, batch.num_requests, batch.shape, hidden)
 
     def __str__(self) -> str:
+        sizes = f"{counted(self.tokens, 'token')}, {counted(self.requests, 'request')}"
         if self.attention is None:
-            return f"{self.tokens} tokens, {self.requests} requests, no equal number of queries each"
-        each = self.attention
-        sizes = f"{self.tokens} tokens, {self.requests} requests of {each.queries} queries"
-        return f"{sizes}, up to {each.max_length} positions"
+            return f"{sizes}, no equal number of queries each"
+        queries = counted(self.attention.queries, "query", "queries")
+        return f"{sizes} of {queries}, up to {counted(self.attention.max_length, 'position')}"
 
 
 @frozen
@@ -109,8 +109,8 @@ class RoundShape:
     most_length: int
 
     def __str__(self) -> str:
-        drafted = f"{self.proposal.num_tokens} drafted tokens each"
-        return f"{self.requests} requests, {drafted}, up to {self.max_length} positions"
+        drafted = f"{counted(self.proposal.num_tokens, 'drafted token')} each"
+        return f"{counted(self.requests, 'request')}, {drafted}, up to {counted(self.max_length, 'position')}"
 
 
 class RefusalReason(Enum):

@@ -16,12 +16,9 @@ from outrider.types import (
     AttentionSpec,
     DecodeState,
     DraftOverrides,
-    HiddenTap,
     Proposal,
     Request,
     SamplingParams,
-    TreeShape,
-    VerifiedRows,
     WeightSource,
 )
 from outrider.verification import RejectionVerifier
@@ -31,6 +28,7 @@ from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend
 from tests.cases_data import greedy_cases
 from tests.sampling.toys import chi_square_p
+from tests.support.drafters import WrappedDrafter
 from tests.support.engines import Outcome, engine_of, run
 from tests.support.pair import trained_pair
 from tests.support.reference import next_logits
@@ -107,27 +105,13 @@ class UnscatteredBuilder:
         return _Unscattered(self.inner.build(parts), self.inner.draft)
 
 
-class _Unscattered(Drafter):
+class _Unscattered(WrappedDrafter):
     def __init__(self, inner: Drafter, draft: BoundDraft) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._vocab = draft.spec.vocab
 
-    @property
-    def shape(self) -> TreeShape:
-        return self._inner.shape
-
-    @property
-    def taps(self) -> tuple[HiddenTap, ...]:
-        return self._inner.taps
-
-    def extend(self, rows: VerifiedRows) -> None:
-        self._inner.extend(rows)
-
-    def move_row(self, source: int, destination: int) -> None:
-        self._inner.move_row(source, destination)
-
     def propose(self, state: DecodeState) -> Proposal:
-        proposal = self._inner.propose(state)
+        proposal = super().propose(state)
         assert proposal.distribution is not None
         assert self._vocab.target_ids is not None
         probs = proposal.distribution.probs

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from outrider.conformance import forbid_host_reads
-from outrider.conformance.paged import differs
 from outrider.graphs import GraphOptions, LadderRunner, token_buckets
 from outrider.graphs.crossing import Crossing
 from outrider.types import Admitted, CaptureHiddenMode, Phase, PhaseShape, RefusalReason, RequestCount, TokenCount
 from outrider_backends.breakable import breakable_runner
 from outrider_backends.eager import EagerRunner
 from outrider_backends.tape import TapeMedium
-from tests.backends.worlds import RAGGED, UNIFORM, PairWorld
+from tests.backends.worlds import PASTS, RAGGED, UNIFORM, PairWorld, close, same
 
 Sizes = tuple[Sequence[int], Sequence[int]]
 """Pasts and numbers of queries."""
@@ -28,16 +27,6 @@ PROMPTS: list[Sizes] = [
     ((3, 0), (0, 4)),  # nothing is left of the first
     ((0,), (1,)),
 ]
-PASTS = [(0, 3, 9, 17, 5, 1, 28, 2), (30, 30, 1, 2, 30, 0, 4, 9), (40, 5, 0, 26, 7, 7, 7, 40)]
-
-
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    assert found.keys() == expected.keys()
-    return all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    return not any(differs(found[name], expected[name]) for name in expected)
 
 
 def spoiling(*buckets: int, medium: TapeMedium | None = None, on_demand: bool = True) -> LadderRunner:

@@ -9,24 +9,12 @@ import torch
 from torch import Tensor
 
 from outrider.conformance import forbid_host_reads
-from outrider.conformance.paged import differs
 from outrider.graphs import GraphOptions, LadderRunner, Steps, request_buckets
 from outrider.interfaces import GraphRunner
 from outrider.types import Admitted, CaptureHiddenMode, Phase, RefusalReason
 from outrider_backends.eager import EagerRunner
 from outrider_backends.tape import TapeMedium, tape_runner
-from tests.backends.worlds import UNIFORM, PairWorld
-
-PASTS = [(0, 3, 9, 17, 5, 1, 28, 2), (30, 30, 1, 2, 30, 0, 4, 9), (40, 5, 0, 26, 7, 7, 7, 40)]
-
-
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    assert found.keys() == expected.keys()
-    return all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    return not any(differs(found[name], expected[name]) for name in expected)
+from tests.backends.worlds import PASTS, UNIFORM, PairWorld, close, same
 
 
 def spoiling(*buckets: int, medium: TapeMedium | None = None, full: bool = False) -> LadderRunner:

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from outrider.drafting.builders import ChainBuilder, DrafterParts, NoDraftBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, TreeBuilder
 from outrider.graphs import GraphOptions, LadderRunner, Steps, request_buckets
 from outrider.graphs.crossing import Crossing
-from outrider.interfaces import Drafter, RoundStep
+from outrider.interfaces import RoundStep
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
-from outrider.types import HiddenTap, Phase, Proposal, RefusalReason, RequestId, RoundShape, StepResult, TreeShape
+from outrider.types import Phase, RefusalReason, RequestId, RoundShape, StepResult
 from outrider.types.request import Request
-from outrider.types.state import DecodeState, VerifiedRows
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend
 from outrider_backends.tape import TapeMedium, tape_runner
 from tests.backends.odd_stacks import OutsideStack, featured, standalone
+from tests.support.drafters import HostReaderBuilder
 from tests.support.engines import Outcome, drive, outcomes, run
 from tests.support.media import FailingMedium
 from tests.support.toy_target import CPU, ToyStack, toy_target
@@ -164,38 +164,6 @@ def test_a_round_that_is_cut_off_while_captured_can_be_run_again(error: type[Bas
     assert runner.report.ran[Phase.ROUND, "round"] > 0
 
 
-class HostReader:
-    """A drafter that reads from the device in the middle of a round."""
-
-    def __init__(self, inner: Drafter) -> None:
-        self._inner = inner
-
-    @property
-    def shape(self) -> TreeShape:
-        return self._inner.shape
-
-    @property
-    def taps(self) -> tuple[HiddenTap, ...]:
-        return self._inner.taps
-
-    def extend(self, rows: VerifiedRows) -> None:
-        self._inner.extend(rows)
-
-    def propose(self, state: DecodeState) -> Proposal:
-        assert int(state.lengths.sum().item()) >= 0
-        return self._inner.propose(state)
-
-    def move_row(self, source: int, destination: int) -> None:
-        self._inner.move_row(source, destination)
-
-
-class HostReaderBuilder(NoDraftBuilder):
-    """Plain decoding with a host read in every round."""
-
-    def build(self, parts: DrafterParts) -> Drafter:
-        return HostReader(super().build(parts))
-
-
 def test_a_round_that_cannot_be_captured_runs_by_phases() -> None:
     runner = tape_runner(GraphOptions(poison=True), medium=TapeMedium(debug=True))
     target = toy_target()
@@ -208,7 +176,7 @@ def test_a_round_that_cannot_be_captured_runs_by_phases() -> None:
     assert report.ran[Phase.ROUND, "round"] == 0
     assert report.ran[Phase.TARGET_DECODE, "phase"] > 0
     said = report.explained[Phase.ROUND, "round", RefusalReason.BODY]
-    assert "test_rounds.py:" in said.numbers
+    assert "drafters.py:" in said.numbers
     assert "reads a value on the host" in said.numbers
 
 

@@ -1,0 +1,46 @@
+"""Drafters around another one."""
+
+from __future__ import annotations
+
+from outrider.drafting.builders import DrafterParts, NoDraftBuilder
+from outrider.interfaces import Drafter
+from outrider.types import DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
+
+__all__ = ["HostReaderBuilder", "WrappedDrafter"]
+
+
+class WrappedDrafter(Drafter):
+    """Does what ``inner`` does; tests override what they change."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self._inner = inner
+
+    @property
+    def shape(self) -> TreeShape:
+        return self._inner.shape
+
+    @property
+    def taps(self) -> tuple[HiddenTap, ...]:
+        return self._inner.taps
+
+    def extend(self, rows: VerifiedRows) -> None:
+        self._inner.extend(rows)
+
+    def propose(self, state: DecodeState) -> Proposal:
+        return self._inner.propose(state)
+
+    def move_row(self, source: int, destination: int) -> None:
+        self._inner.move_row(source, destination)
+
+
+class HostReaderBuilder(NoDraftBuilder):
+    """Plain decoding with a host read in the middle of every round."""
+
+    def build(self, parts: DrafterParts) -> Drafter:
+        return _HostReader(super().build(parts))
+
+
+class _HostReader(WrappedDrafter):
+    def propose(self, state: DecodeState) -> Proposal:
+        assert int(state.lengths.sum().item()) >= 0
+        return super().propose(state)
