@@ -17,6 +17,7 @@ __all__ = [
     "chain_lengths",
     "greedy_cases",
     "groups_of",
+    "measured_cases",
     "tree_cases",
 ]
 
@@ -53,6 +54,14 @@ def greedy_cases() -> tuple[Case, ...]:
 def groups_of(cases: Sequence[Case], batch: int) -> list[list[TokenIds]]:
     """The prompts of ``cases``, ``batch`` at a time."""
     return [[case.prompt for case in cases[start : start + batch]] for start in range(0, len(cases), batch)]
+
+
+def measured_cases(batch: int, singles: int, *, quick: bool = False) -> tuple[Case, ...]:
+    """What is measured on a card, ``batch`` prompts at once; ``singles`` of them where one at a time takes longest."""
+    cases = greedy_cases()
+    if quick:
+        return cases[: 1 + batch // 4]
+    return cases[:singles] if batch == 1 else cases
 
 
 def chain_lengths(name: str) -> tuple[TokenIds, ...]:

@@ -111,7 +111,7 @@ def race(
     check: bool = True,
     wait: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
     """Time every contestant on ``cases``, ``batch`` prompts at once, ``repeats`` times, taking turns group by group.
 

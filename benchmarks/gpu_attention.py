@@ -17,13 +17,14 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from benchmarks._progress import tell
 from benchmarks._report import Report, Table, environment
 from outrider import registry
 from outrider.interfaces import AttnBackend, AttnPlan
 from outrider.kv import PagedKVCache, slots_of
 from outrider.types import AttentionSpec, AttnBatch
 
-__all__ = ["CASES", "Case", "Timing", "timing_table"]
+__all__ = ["CASES", "Case", "Timing", "run_once", "timing_table"]
 
 LAYERS = 16
 PAGE_SIZE = 16
@@ -138,6 +139,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     device = torch.device("cuda", torch.cuda.current_device())
     backends = {name: registry.attention(name) for name in ("sdpa", "triton")}
+    report = Report("gpu_attention", None if out_dir is None else out_dir / "gpu_attention.md")
+    report.add(environment(device))
+    report.add(
+        f"Microseconds per layer ({SPEC.num_heads} query heads, {SPEC.num_kv_heads} kv heads, head dim {SPEC.head_dim}, "
+        f'pages of {PAGE_SIZE}; {LAYERS} layers with one refresh), medians. "128 of 8192": planned for any length up to 8192. '
+        '"Plan": microseconds of the host for one plan, shared by all layers.'
+    )
     rows: list[tuple[Case, dict[str, Timing]]] = []
     faults: list[str] = []
     for case in CASES:
@@ -152,18 +160,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not error <= OFF[case.dtype]:
             faults.append(f"{case}: the backends differ by {error:.2e}")
         rows.append((case, timings))
-    report = Report("gpu_attention")
-    report.add(environment(device))
-    report.add(
-        f"Microseconds per layer ({SPEC.num_heads} query heads, {SPEC.num_kv_heads} kv heads, head dim {SPEC.head_dim}, "
-        f'pages of {PAGE_SIZE}; {LAYERS} layers with one refresh), medians. "128 of 8192": planned for any length up to 8192. '
-        '"Plan": microseconds of the host for one plan, shared by all layers.'
-    )
-    report.add(timing_table(rows))
+        tell(str(case))
+        # Shown once all is there.
+        report.put("table", timing_table(rows), show=case is CASES[-1])
     report.add("\n".join(["**The backends differ:**", *faults]) if faults else "Outputs of both agree in every case.")
-    if out_dir is not None:
-        report.write(out_dir / "gpu_attention.md")
     return int(bool(faults))
+
+
+def run_once(case: Case, backend: AttnBackend, device: torch.device) -> Tensor:
+    """The output of the last of all layers, so that every kernel of ``case`` is compiled."""
+    work = _work(case, device)
+    return work.layers(backend.plan(work.batch, [SPEC] * LAYERS, work.kv))
 
 
 def _work(case: Case, device: torch.device) -> _Work:

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from benchmarks._backends import EAGER, WHOLE_ROUND, attention, runner
 from benchmarks._cases import Case
 from benchmarks._digits import (
     DRAFTS,
+    Question,
     Reading,
     SeeingPair,
     load_seeing_pair,
@@ -26,12 +27,23 @@ from benchmarks._digits import (
 from benchmarks._goal import Goal
 from benchmarks._gpu_options import GpuOptions, parser, read
 from benchmarks._hub_images import seeing_peer
-from benchmarks._race import Result, agreement
-from benchmarks._report import Report, Table, environment
+from benchmarks._progress import timed
+from benchmarks._race import Contestant, Result, WrongTextError, agreement
+from benchmarks._report import Table
 from benchmarks._speed import TRANSFORMERS, Entrant, Group, measure
 from outrider import EngineOptions, SpeculativeModel
 
-__all__ = ["Seen", "digits_table", "goals", "images_table", "measure_dtype", "models_of", "name_of", "steps_on"]
+__all__ = [
+    "Field",
+    "Seen",
+    "digit_goals",
+    "digits_table",
+    "images_table",
+    "models_of",
+    "name_of",
+    "speed_goals",
+    "steps_on",
+]
 
 OFF = "drafting off"
 BREAKABLE = "breakable"
@@ -53,8 +65,7 @@ def steps_on(device: torch.device, quick: bool) -> tuple[str, ...]:
 
 
 def models_of(pair: SeeingPair, steps: Sequence[str], backend: str) -> dict[str, SpeculativeModel]:
-    """Every draft on each of ``steps``, by `name_of`; in half precision breakable graphs with a chain of 5 alone."""
-    half = pair.target.stack.spec.dtype is torch.bfloat16
+    """Every draft on each of ``steps``, by `name_of`; breakable graphs with a chain of 5 alone."""
     return {
         name_of(draft, step): SpeculativeModel(
             pair.target,
@@ -65,50 +76,61 @@ def models_of(pair: SeeingPair, steps: Sequence[str], backend: str) -> dict[str,
         )
         for draft, build in DRAFTS.items()
         for step in steps
-        if not half or step != BREAKABLE or draft == "chain 5"
+        if step != BREAKABLE or draft == "chain 5"
     }
 
 
 @frozen
 class Seen:
-    """What was found in one dtype. ``readings``: how rows were read, by draft."""
+    """What was found in one dtype. ``readings``: how rows were read, by draft; empty before it was asked for."""
 
     dtype: str
     groups: tuple[Group, ...]
-    readings: Mapping[str, Reading]
+    readings: Mapping[str, Reading] = field(factory=lambda: dict[str, Reading]())
 
 
-def measure_dtype(name: str, options: GpuOptions, steps: Sequence[str]) -> Seen:
-    """Race all drafts at every batch size in one dtype, and let the pair read rows with drafting on and off.
+@frozen(eq=False)
+class Field:
+    """All who are compared in one dtype, and what they are asked."""
 
-    Raises:
-        WrongTextError: in float32, texts that are not those of transformers.
-    """
-    dtype, device = DTYPES[name], options.device
-    pair = load_seeing_pair(device, dtype)
-    questions = pair.questions()
-    peer = seeing_peer(TRANSFORMERS, device, dtype, questions)
-    models = models_of(pair, steps, options.attention)
-    field = [Entrant(peer)]
-    field += [Entrant(seeing_contestant(contestant, model, questions)) for contestant, model in models.items()]
-    groups: list[Group] = []
-    for batch in BATCHES:
+    dtype: str
+    questions: tuple[Question, ...]
+    peer: Contestant
+    models: Mapping[str, SpeculativeModel]
+
+    @classmethod
+    def made(cls, name: str, device: torch.device, backend: str, steps: Sequence[str]) -> Field:
+        """transformers, and every draft on each of ``steps``."""
+        pair = load_seeing_pair(device, DTYPES[name])
+        questions = pair.questions()
+        peer = seeing_peer(TRANSFORMERS, device, DTYPES[name], questions)
+        return cls(name, questions, peer, models_of(pair, steps, backend))
+
+    def measure(self, batch: int, options: GpuOptions) -> Group:
+        """Race all of them, ``batch`` questions at once.
+
+        Raises:
+            WrongTextError: in float32, texts that are not those of transformers.
+        """
         # One prompt at a time takes longest; two of them, one about an image, tell enough.
-        some = questions[:2] if options.quick or batch == 1 else questions
+        some = self.questions[:2] if options.quick or batch == 1 else self.questions
         asked = [question.token_ids for question in some]
         parts = [asked[start : start + batch] for start in range(0, len(asked), batch)]
-        reference = [ids for part in parts for ids in peer.generate(part).token_ids]
+        reference = [ids for part in parts for ids in self.peer.generate(part).token_ids]
         cases = [Case(prompt, ids) for prompt, ids in zip(asked, reference, strict=True)]
-        # Requests end one by one, so some sizes of rounds come only once; graphs are made when they come again.
-        for one in field:
-            for part in parts:
-                one.contestant.generate(part)
+        entrants = [Entrant(self.peer)]
+        entrants += [Entrant(seeing_contestant(name, model, self.questions)) for name, model in self.models.items()]
         # Half precision has exact ties, which batches of other shapes break otherwise: no text is the right one.
-        exact = dtype is torch.float32
-        groups.append(measure(name, field, cases, batch, options.repeats, device, check=exact))
-    count = 8 if options.quick else _NUM_ROWS
-    readings = {draft: read_rows(models[name_of(draft, steps[-1])], count) for draft in DRAFTS}
-    return Seen(name, tuple(groups), readings)
+        exact = DTYPES[self.dtype] is torch.float32
+        return measure(self.dtype, entrants, cases, batch, options.repeats, options.device, check=exact)
+
+    def read(self, step: str, count: int) -> dict[str, Reading]:
+        """How every draft on ``step`` reads ``count`` rows."""
+        found: dict[str, Reading] = {}
+        for draft in DRAFTS:
+            with timed(f"{self.dtype}, {draft}: {count} rows read"):
+                found[draft] = read_rows(self.models[name_of(draft, step)], count)
+        return found
 
 
 def _plain_speed(group: Group, name: str) -> float:
@@ -166,8 +188,8 @@ def _equal(reading: Reading, plain: Reading) -> int:
     return sum(one == other for one, other in zip(reading.texts, plain.texts, strict=True))
 
 
-def goals(found: Sequence[Seen], step: str) -> list[Goal]:
-    """What is wanted of the fastest draft on ``step``, over drafting off there; and of the digits."""
+def speed_goals(found: Sequence[Seen], step: str) -> list[Goal]:
+    """What is wanted of the fastest draft on ``step``, over drafting off there."""
     wanted: list[Goal] = []
     for seen in found:
         for group in seen.groups:
@@ -177,6 +199,13 @@ def goals(found: Sequence[Seen], step: str) -> list[Goal]:
             ratio = best.tokens_per_second / _plain_speed(group, plain)
             text = f"{seen.dtype}, batch {group.batch}, {best.name} (the fastest draft), over drafting off"
             wanted.append(Goal(text, _TIMES_OFF, ratio))
+    return wanted
+
+
+def digit_goals(found: Sequence[Seen]) -> list[Goal]:
+    """What is wanted of the digits, in float32."""
+    wanted: list[Goal] = []
+    for seen in found:
         if seen.dtype == "float32":
             least = min(reading.digits for reading in seen.readings.values())
             same = min(_equal(reading, seen.readings[OFF]) / len(reading.texts) for reading in seen.readings.values())
@@ -195,22 +224,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options is None:
         return 1
     on_card = options.device.type == "cuda"
-    name = "gpu_images" if on_card else "images"
-    report = Report(name)
-    report.add(environment(options.device))
     steps = steps_on(options.device, options.quick)
     dtypes = list(DTYPES) if on_card or options.quick else ["float32"]
-    found = [measure_dtype(dtype, options, steps) for dtype in dtypes]
+    report = options.report("gpu_images" if on_card else "images")
     report.add(
         f"Greedy, answers to their end, half of the prompts with an image, attention by {options.attention}, medians of "
         "repetitions in which the contestants take turns."
     )
-    report.add(images_table([group for seen in found for group in seen.groups]))
+    with timed("models loaded"):
+        fields = [Field.made(dtype, options.device, options.attention, steps) for dtype in dtypes]
+    found: list[Seen] = []
+    wrong = False
+    for one in fields:
+        found.append(Seen(one.dtype, ()))
+        for batch in BATCHES:
+            try:
+                group = one.measure(batch, options)
+            except WrongTextError as error:
+                wrong = True
+                report.add(f"{one.dtype}, batch {batch}: {error}")
+                continue
+            found[-1] = evolve(found[-1], groups=(*found[-1].groups, group))
+            report.put("speed", images_table([group for seen in found for group in seen.groups]))
+    report.put("goals of speed", "\n".join(map(str, speed_goals(found, steps[-1]))))
     report.add(f"Rows of digits of writers that were held out, {steps[-1]}, batch {max(BATCHES)}:")
-    report.add(digits_table(found))
-    report.add("\n".join(map(str, goals(found, steps[-1]))))
-    options.write(report, name)
-    return 0
+    for place, one in enumerate(fields):
+        count = _rows_of(one.dtype, options)
+        found[place] = evolve(found[place], readings=one.read(steps[-1], count))
+        report.put("digits", digits_table(found[: place + 1]))
+    report.put("goals of digits", "\n".join(map(str, digit_goals(found))))
+    options.finish(report)
+    return int(wrong)
+
+
+def _rows_of(dtype: str, options: GpuOptions) -> int:
+    """How many rows are read: on a card in half precision, of which nothing is wanted, fewer."""
+    if options.quick:
+        return 8
+    return _NUM_ROWS if dtype == "float32" else _NUM_ROWS // 4
 
 
 if __name__ == "__main__":

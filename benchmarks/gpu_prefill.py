@@ -19,8 +19,9 @@ from benchmarks._cases import TokenIds, greedy_cases
 from benchmarks._goal import Goal
 from benchmarks._gpu_options import GpuOptions, parser, read
 from benchmarks._pair import Pair, load_pair
+from benchmarks._progress import timed
 from benchmarks._race import device_wait
-from benchmarks._report import Report, Table, environment
+from benchmarks._report import Report, Table
 from outrider import Engine, EngineOptions, Request, build_engine
 
 __all__ = ["Measured", "goals", "prefill_table", "ragged_prompts"]
@@ -125,24 +126,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = read(parser("gpu_prefill", __doc__, repeats=20).parse_args(arguments))
     if options is None:
         return 1
-    found = _measure_all(options)
-    report = Report("gpu_prefill")
-    report.add(environment(options.device))
+    report = options.report("gpu_prefill")
     report.add(
         "The embedded pair, bfloat16, 8 prompts of 4% to 20% of the tokens: one prefill of target and draft, medians of "
         f"{options.repeats} in which the contestants take turns."
     )
-    report.add(prefill_table(found))
-    report.add("\n".join(map(str, goals(found, options.attention))))
-    options.write(report, "gpu_prefill")
+    _measure_all(options, report)
+    options.finish(report)
     return 0
 
 
-def _measure_all(options: GpuOptions) -> list[Measured]:
+def _measure_all(options: GpuOptions, report: Report) -> None:
     pair = load_pair(options.device, torch.bfloat16)
     names = [options.attention, *(name for name in attention_names(options.device) if name != options.attention)]
     gc.collect()
-    return [measure(pair, total, names, options.repeats) for total in (TOTALS[:1] if options.quick else TOTALS)]
+    found: list[Measured] = []
+    for total in TOTALS[:1] if options.quick else TOTALS:
+        with timed(f"{total} tokens"):
+            found.append(measure(pair, total, names, options.repeats))
+        report.put("table", prefill_table(found))
+        report.put("goals", "\n".join(map(str, goals(found, options.attention))), show=False)
+    print("\n".join(map(str, goals(found, options.attention))))
 
 
 if __name__ == "__main__":

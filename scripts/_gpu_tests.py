@@ -1,6 +1,6 @@
-"""Runs the tests marked gpu: those that compile kernels in several processes, the others, which measure memory, alone.
+"""Runs tests marked gpu: those that compile kernels in several processes, or the others, which measure memory, in one.
 
-Usage: _gpu_tests.py PYTEST_INI ROOT FILE...
+Usage: _gpu_tests.py compiling|others PYTEST_INI ROOT FILE...
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _COMPILING = ("tests/backends/triton/", "tests/adapters/nn/fused/")
 _MOST_PROCESSES = 8
 
 
-def main(ini: str, root: str, files: Sequence[str]) -> int:
-    """The worst exit status of all processes."""
+def main(which: str, ini: str, root: str, files: Sequence[str]) -> int:
+    """The worst exit status of all processes that run ``which`` of the tests in ``files``."""
     pytest = [
         sys.executable,
         "-m",
@@ -31,8 +31,8 @@ def main(ini: str, root: str, files: Sequence[str]) -> int:
         "gpu",
         "-ra",
     ]
-    compiling = [name for name in files if name.startswith(_COMPILING)]
-    others = [name for name in files if name not in compiling]
+    compiling = [name for name in files if name.startswith(_COMPILING)] if which == "compiling" else []
+    others = [name for name in files if not name.startswith(_COMPILING)] if which == "others" else []
     worst = 0
     if compiling:
         found = subprocess.run(
@@ -59,4 +59,4 @@ def main(ini: str, root: str, files: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    raise SystemExit(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]))

@@ -26,9 +26,9 @@ _DECAY = 0.8
 
 @frozen(eq=False)
 class Said:
-    """A batch as the target reads it: ``embeds_BTH`` with images in their places, ``features_BTF``, ``logits_BTV``.
+    """A batch as the target reads it: ``embeds [B, T, H]`` with images in their places, ``features``, ``logits``.
 
-    ``own_BT`` marks answered tokens that the target says itself: up to the first token, in a row, that differs from its
+    ``own [B, T]`` marks answered tokens that the target says itself: up to the first token, in a row, that differs from its
     greedy choice. So each of them, and what stands before it in its answer, is the target's own generation.
     """
 

@@ -53,7 +53,7 @@ class _Layer(nn.Module):
 
 
 class EagleHead(nn.Module):
-    """The head's weights, named as in a checkpoint, and its map ``target_ids_D`` from draft ids to target ids."""
+    """The head's weights, named as in a checkpoint, and its map ``target_ids [D]`` from draft ids to target ids."""
 
     def __init__(self, target_ids_D: Tensor) -> None:
         super().__init__()

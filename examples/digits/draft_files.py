@@ -47,6 +47,7 @@ def save_draft(head: EagleHead, directory: Path) -> None:
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
         "media_view": "target_embedding",
+        "tap_convention": "boundary",
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [*TAPS], "use_aux_hidden_state": True},
     }
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

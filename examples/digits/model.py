@@ -22,7 +22,7 @@ VISION_HIDDEN = 96
 
 @frozen(eq=False)
 class Reading:
-    """What the decoder makes of ``[B, T]`` embedded tokens: ``logits_BTV``, and the taps side by side."""
+    """What the decoder makes of ``[B, T]`` embedded tokens: ``logits [B, T, V]``, and the taps side by side."""
 
     logits: Tensor
     features: Tensor

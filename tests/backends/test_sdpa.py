@@ -9,36 +9,19 @@ from torch import Tensor
 
 from outrider.errors import ConfigurationError
 from outrider.kv import PagedKVCache
-from outrider.types import AttentionSpec, AttnBatch
+from outrider.types import AttnBatch
 from outrider_backends.sdpa import SdpaBackend, exact, ragged
 from outrider_backends.sdpa.ragged import RaggedPlan
 from outrider_backends.sdpa.uniform import UniformPlan
 from tests.backends.attention_cases import Kind, World, build, layers_for
 from tests.backends.attention_checks import attend_all, check_values
+from tests.backends.plain_batches import CPU, PLAIN, batch_of, cache
 
-CPU = torch.device("cpu")
 LAYERS = layers_for(SdpaBackend().capabilities, CPU)
-PLAIN = AttentionSpec(4, 2, 16, 0.25)
 
 
 def world_of(kind: Kind, seed: int = 1, page_size: int = 16) -> World:
     return build(kind, LAYERS, page_size, torch.float32, CPU, seed)
-
-
-def batch_of(query_lens: tuple[int, ...], known: bool = False) -> AttnBatch:
-    rows, tokens = len(query_lens), sum(query_lens)
-    return AttnBatch(
-        query_lens=query_lens,
-        prefix_lens=torch.zeros(rows, dtype=torch.int64),
-        page_table=torch.zeros(rows, 2, dtype=torch.int64),
-        slots=torch.full((tokens,), 16),
-        max_length=max(query_lens, default=0),
-        host_prefix_lens=(0,) * rows if known else None,
-    )
-
-
-def cache() -> PagedKVCache:
-    return PagedKVCache([PLAIN], 4, 16, torch.float32, CPU)
 
 
 @pytest.mark.parametrize("kind", [Kind.EQUAL_PREFILL, Kind.PADDED_PREFILL], ids=lambda kind: kind.value)

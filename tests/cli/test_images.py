@@ -108,11 +108,37 @@ def test_a_bad_image_fails_its_own_line(sighted: Command, folder: Path) -> None:
 def test_a_missing_image_of_the_prompt_is_a_failure(sighted: Command, folder: Path) -> None:
     ran = sighted("generate", "--image", folder / "gone.toy", ASK)
     assert ran.code == 1
+    assert "target passes" not in ran.err, "nothing ran, so there is nothing to count"
     gone = folder / "gone.toy"
     assert ran.err.splitlines()[-1] == (
         f"error: PROMPT (images {gone}): its images cannot be read: image 1 of 1, '{gone}': No such file or directory; give "
         "the path of an image file"
     )
+
+
+def test_of_prompts_that_were_all_refused_there_are_no_statistics(sighted: Command, folder: Path) -> None:
+    path = write_lines(folder / "in.jsonl", *[{"prompt": ASK, "images": ["gone.toy"]}] * 2)
+    for arguments in (("--image", folder / "gone.toy", ASK), ("--input", path, "--keep-going")):
+        for compare in ((), ("--compare",)):
+            ran = sighted("generate", *arguments, *compare)
+            assert ran.code == 1
+            assert len(ran.err.splitlines()) == 1, ran.err
+    lines = [{"prompt": ASK, "images": ["gone.toy"]}, {"prompt": ASK, "images": ["one.toy"]}]
+    ran = sighted("generate", "--input", write_lines(folder / "in.jsonl", *lines), "--keep-going", *TOKENS)
+    assert "target passes: " in ran.err
+
+
+def test_a_name_that_is_not_unicode_is_told_in_a_line_that_is(sighted: Command, folder: Path) -> None:
+    """JSON can spell what no text can hold; the line with the error is written all the same."""
+    path, out = folder / "in.jsonl", folder / "out.jsonl"
+    path.write_text(
+        '{"prompt": "<image>", "images": ["\\udcff.png"]}\n{"prompt": "<image>", "images": ["\\ud800.png"]}\n'
+    )
+    ran = sighted("generate", "--input", path, "--keep-going", "--output", out, *TOKENS)
+    assert ran.code == 1
+    errors = [cast("str", line["error"]) for line in parsed(out.read_text())]
+    assert "udcff.png': No such file or directory" in errors[0]
+    assert "ud800.png': 'utf-8' codec can't encode character" in errors[1]
 
 
 def test_an_image_to_a_model_of_text(outrider: Command, folder: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from outrider import RequestSettings
+from outrider.cli import main
 from outrider.cli.generate import generate_command
 from outrider.cli.options import setting_flag
 from outrider.generation.drafting import DraftingOptions
@@ -113,6 +114,28 @@ def test_every_drafting_option_has_a_flag_that_reaches_load(outrider: Command, n
 
 def test_the_names_of_the_tables_do_not_meet() -> None:
     assert set(RequestSettings.names()).isdisjoint(DraftingOptions.names())
+
+
+def test_flags_stand_under_headings() -> None:
+    text = CliRunner().invoke(generate_command, ["--help"], terminal_width=100).stdout
+    headings = (
+        "Prompts and results:",
+        "Models, and how they run:",
+        "Drafting and verification:",
+        "Settings of a prompt:",
+    )
+    places = [text.index(f"\n{heading}\n") for heading in headings]
+    assert places == sorted(places)
+    for flag, heading in (("--compare", 0), ("--target", 1), ("--explain", 1), ("--taps", 2), ("--seed", 3)):
+        found = text.index(f"\n  {flag} ")
+        assert [place for place in places if place < found] == places[: heading + 1]
+
+
+@pytest.mark.parametrize("name", ["serve", "def main():"])
+def test_what_is_no_command_is_told_which_there_are(name: str) -> None:
+    ran = CliRunner().invoke(main, [name])
+    assert ran.exit_code == 2
+    assert f"no command {name!r}; commands are generate, inspect" in ran.stderr
 
 
 def test_the_help_of_every_setting_is_shown_and_no_flag_is_declared_twice() -> None:

@@ -192,6 +192,14 @@ def test_a_bad_image_fails_its_own_request(kind: str) -> None:
         model.generate(Prompt(bad.content, images=bad.images, name="the bad one"))
 
 
+@pytest.mark.parametrize("images", [[object()], object()], ids=["in a list", "alone"])
+def test_what_is_neither_a_path_nor_bytes_is_refused(images: list[ImageLike]) -> None:
+    with pytest.raises(
+        InputError, match=r"<object object at .*(; give the path of an image file, or its bytes|; give a list)"
+    ):
+        model_for(seeing_target(1)).generate("see <image>", images=images)
+
+
 def test_a_model_of_text_says_which_models_read_images() -> None:
     model = model_of(toy_target())
     result = model.generate_batch([Prompt((0, 5), images=[ONE, TWO]), (0, 5)], max_new_tokens=2, raise_errors=False)

@@ -10,7 +10,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import attrs
 import pytest
 
-from outrider import RequestSettings
+from outrider import RequestSettings, load
 from outrider.errors import ConfigurationError, InputError
 from outrider.generation.drafting import DraftingKeywords, DraftingOptions
 from outrider.generation.fields import FlagKind, option_flag
@@ -131,9 +131,16 @@ def test_every_hidden_state_mode_can_be_asked_for() -> None:
         assert settings.wants().hidden is mode
 
 
+def test_options_of_the_engine_are_sent_to_their_place() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"max_batch_size is an option of the engine; give options=EngineOptions\("
+    ):
+        load(max_batch_size=2)  # type: ignore[call-arg]  # the mistake that is tested
+
+
 def test_unknown_names_are_refused() -> None:
     made = model("plain")
-    with pytest.raises(InputError, match="unknown settings temprature; known are max_new_tokens"):
+    with pytest.raises(InputError, match=r"unknown settings temprature \(temperature\?\); known are max_new_tokens"):
         made.generate("x", temprature=1.0)  # type: ignore[call-arg]  # the mistake that is tested
     with pytest.raises(ConfigurationError, match="unknown options with; known are drafter"):
         DraftingOptions.of({"with": 3})

@@ -119,7 +119,7 @@ def test_filling_asks_the_host_for_nothing() -> None:
         (
             {"hidden": torch.zeros(3, 3)},
             call(2, 1),
-            r"'hidden' is \[3, 3\] torch.float32, declared is \[2, 3\] torch.float32 for 2 tokens of 1 requests \(tokens\)",
+            r"'hidden' is \[3, 3\] torch.float32, declared is \[2, 3\] torch.float32 for 2 tokens of 1 request \(tokens\)",
         ),
         ({"lengths": torch.zeros(2, dtype=torch.int64)}, call(2, 1), r"'lengths' is \[2\].*\(requests\)"),
         ({"positions": torch.zeros(2, dtype=torch.int64)}, call(2, 1), r"declared is \[3, 2\]"),

@@ -235,7 +235,7 @@ def test_sizes_are_clipped_to_what_the_engine_can_run_and_none_comes_twice() -> 
     assert [each.size for each in summary.captured if each.by == "breakable"] == ["64 tokens", "16 tokens", "4 tokens"]
     rounds = [each.size for each in summary.captured if each.by == "round"]
     assert len(rounds) == 3 * 2 * 2
-    assert [size.split(",")[0] for size in rounds[::4]] == ["3 requests", "2 requests", "1 requests"]
+    assert [size.split(",")[0] for size in rounds[::4]] == ["3 requests", "2 requests", "1 request"]
     assert [size.rpartition(" to ")[2] for size in rounds[:4]] == ["150 positions"] * 2 + ["128 positions"] * 2
 
 
@@ -299,10 +299,10 @@ def test_a_runner_without_graphs_runs_nothing() -> None:
 def test_requests_that_wait_or_run_are_not_pushed_aside() -> None:
     made = engine(runner(PHASES))
     made.submit(requests(SamplingParams())[0])
-    with pytest.raises(GraphError, match=r"1 requests wait and 0 run.*before the first one is submitted"):
+    with pytest.raises(GraphError, match=r"1 request waiting and 0 running.*before the first one is submitted"):
         made.capture()
     made.step()
-    with pytest.raises(GraphError, match="0 requests wait and 1 run"):
+    with pytest.raises(GraphError, match="0 requests waiting and 1 running"):
         made.capture()
     drive(made)
     assert made.capture().captured

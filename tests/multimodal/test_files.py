@@ -117,16 +117,16 @@ BAD: Mapping[str, Bad] = {
         "image 2 of 2 is no image that can be read: 3 bytes", ("good.png", "bad.png"), b"GIF", "Compare the images."
     ),
     "fewer": Bad(
-        "the prompt has 2 image placeholders (token id 3) and 1 images were given",
+        "the prompt has 2 image placeholders (token id 3) and 1 image was given",
         ("good.png",),
         prompt="<image><image> What do you see?",
     ),
     "more": Bad(
-        "the prompt has 1 image placeholders (token id 3) and 2 images were given",
+        "the prompt has 1 image placeholder (token id 3) and 2 images were given",
         ("good.png", "good.png"),
         prompt="<image> What do you see?",
     ),
-    "none": Bad("the prompt has 1 image placeholders (token id 3) and 0 images were given", (), prompt="<image> What?"),
+    "none": Bad("the prompt has 1 image placeholder (token id 3) and 0 images were given", (), prompt="<image> What?"),
     "too many for the context": Bad(
         "the prompt has 208 tokens, 192 of them for 3 images (64 × 64 pixels: 64, 64 × 64 pixels: 64, 64 × 64 pixels: 64), "
         "at most 159 are allowed",

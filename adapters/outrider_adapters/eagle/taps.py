@@ -32,7 +32,7 @@ class TapChoice:
 
 
 def choose_taps(settings: Settings, overrides: DraftOverrides, problems: Problems) -> TapChoice:
-    """The taps that the overrides, else the config, else the defaults name, and the reason as a note.
+    """The taps that the overrides, else the config, else the defaults name; a note where the config alone does not say.
 
     Layer ids are boundaries (Hugging Face ``hidden_states[i]``) unless an override or the key ``tap_convention`` says
     ``layer_output``: published configs are silent, and the drafts of the authors and of SpecForge are served that way.
@@ -63,6 +63,8 @@ def choose_taps(settings: Settings, overrides: DraftOverrides, problems: Problem
         problems.add(f"layer ids {[*ids]} must not be negative; name them from 0 upwards")
     convention, reason = _convention(overrides.tap_convention, declared)
     taps = tuple(HiddenTap.at(index, convention) for index in ids)
+    if reason is None:
+        return TapChoice(taps, len(taps))
     shown = ", ".join(str(tap) for tap in taps)
     return TapChoice(taps, len(taps), (f"layer ids {[*ids]} mean {shown} (convention {convention.value}): {reason}",))
 
@@ -88,11 +90,12 @@ def _overridden(overrides: DraftOverrides, ids: tuple[int, ...] | None, problems
     return TapChoice(taps, len(taps), (f"taps {shown}: given explicitly, {instead}",))
 
 
-def _convention(override: TapConvention | None, declared: TapConvention | None) -> tuple[TapConvention, str]:
+def _convention(override: TapConvention | None, declared: TapConvention | None) -> tuple[TapConvention, str | None]:
+    """The convention, and why it was chosen; ``None`` where the config says it itself."""
     if override is not None:
         return override, "given explicitly"
     if declared is not None:
-        return declared, f"'{_CONVENTION_KEY}' in config.json"
+        return declared, None
     return (
         TapConvention.BOUNDARY,
         "config.json does not say what they count, and EAGLE-3 drafts are published with boundaries; if acceptance is "

@@ -64,10 +64,11 @@ def place(token_ids: Sequence[int], placeholder: int, grids: Sequence[Grid]) -> 
     if len(found) == len(grids):
         return _expanded(token_ids, placeholder, grids)
     if len(found) != total or not grids:
-        already = f", or {total} placeholders where they are repeated for every token of an image" if grids else ""
+        already = f", or {total} where they are repeated for every token of an image" if grids else ""
+        images = "1 image was" if len(grids) == 1 else f"{len(grids)} images were"
         raise InputError(
-            f"the prompt has {len(found)} image placeholders (token id {placeholder}) and {len(grids)} images were given; "
-            f"give one placeholder for each image{already}"
+            f"the prompt has {len(found)} image placeholder{'' if len(found) == 1 else 's'} (token id {placeholder}) and "
+            f"{images} given; give one placeholder for each image{already}"
         )
     spans: list[Span] = []
     taken = 0

@@ -109,8 +109,8 @@ class ImagePromptProvider(MultimodalProvider):
             for name, token in self._placeholders.refused:
                 if count := placement.token_ids.count(token):
                     problems.add(
-                        f"it has {count} {name} placeholders (token id {token}), but only images can be given; give frames "
-                        "as images"
+                        f"it has {count} {name} placeholder{'' if count == 1 else 's'} (token id {token}), but only images can "
+                        "be given; give frames as images"
                     )
             allowed = self._placeholders.image
             outside = [token for token in placement.token_ids if token != allowed and not 0 <= token < spec.vocab_size]
@@ -125,8 +125,9 @@ class ImagePromptProvider(MultimodalProvider):
             for image, span in zip(images, placement.spans, strict=True)
         )
         of_images = sum(span.grid.num_tokens for span in placement.spans)
-        taken = f", {of_images} of them for {len(images)} images ({sizes})" if images else ""
+        counted = "1 image" if len(images) == 1 else f"{len(images)} images"
+        taken = f", {of_images} of them for {counted} ({sizes})" if images else ""
         raise ContextLengthError(
-            f"the prompt has {length} tokens{taken}, at most {max_tokens} are allowed; give fewer or smaller images, a "
-            "shorter text or a larger context"
+            f"the prompt has {length} token{'' if length == 1 else 's'}{taken}, at most {max_tokens} "
+            f"{'is' if max_tokens == 1 else 'are'} allowed; give fewer or smaller images, a shorter text or a larger context"
         )

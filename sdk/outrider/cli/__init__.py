@@ -20,7 +20,9 @@ __all__ = ["main"]
 class _Outrider(click.Group):
     """Turns the library's errors into messages and exit codes, whoever invokes it."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is named; anything else is bad usage, and the commands are listed."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):

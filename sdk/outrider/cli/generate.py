@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import ClassVar
 
 import click
 from attrs import evolve, frozen
@@ -89,12 +90,12 @@ class _Models:
 
 
 class _Generate(SectionedCommand):
-    sections = {
-        "source": "Prompts and results",
-        "target": "Models, and how they run",
-        "drafter": "Drafting and verification",
-        "max_new_tokens": "Settings of a prompt",
-        "help": "Other",
+    sections: ClassVar[Mapping[str, str]] = {
+        "--input": "Prompts and results",
+        "--target": "Models, and how they run",
+        "--drafter": "Drafting and verification",
+        "--max-new-tokens": "Settings of a prompt",
+        "--help": "Other",
     }
 
 

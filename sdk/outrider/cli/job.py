@@ -9,7 +9,7 @@ import click
 from attrs import frozen
 
 from outrider.cli.jsonl import InputLine, ResultFile, result, source_name
-from outrider.cli.render import Comparison, progress_bar, show_statistics, statistics_rows
+from outrider.cli.render import Comparison, StatisticsRow, progress_bar, show_statistics, statistics_rows
 from outrider.cli.run import Run, check_same, run_prompts, warm_up
 from outrider.cli.terminal import INTERRUPTED, write_out
 from outrider.errors import ConfigurationError, ConformanceError, RequestFailedError
@@ -63,8 +63,8 @@ class Job:
         alone = None if self.source is not None else run.completions.get(0)
         reason = None if alone is None else alone.finish_reason
         if run.interrupted or (run.failed and not self.keep_going) or plain_model is None:
-            if run.completions and (run.statistics.num_target_passes or not run.failed):  # else nothing ever ran
-                show_statistics(statistics_rows(run.statistics, finish_reason=reason))
+            if run.completions:
+                _show(run, statistics_rows(run.statistics, finish_reason=reason))
             self._check_complete(run, good)
             return
         plain = self._plain(plain_model, prompts)
@@ -78,11 +78,8 @@ class Job:
             num_same = check_same(run, plain, [line.index for line in good], comparable)
         except ConformanceError as error:
             mismatch = error
-        show_statistics(
-            statistics_rows(
-                run.statistics, Comparison(plain.statistics, num_same, len(prompts) - len(comparable)), reason
-            )
-        )
+        comparison = Comparison(plain.statistics, num_same, len(prompts) - len(comparable))
+        _show(run, statistics_rows(run.statistics, comparison, reason))
         if mismatch is not None:
             raise mismatch
         self._check_complete(run, good)
@@ -169,3 +166,9 @@ class Job:
         error = run.completions[first].error
         where = "" if self.source is None else f"{source_name(self.source)}: line {good[first].number}: "
         raise RequestFailedError(f"{where}{error}", completions) from error
+
+
+def _show(run: Run, rows: Sequence[StatisticsRow]) -> None:
+    """The statistics; where every prompt was refused before it ran, they would be zeros above the error."""
+    if run.statistics.num_target_passes or not run.failed:
+        show_statistics(rows)

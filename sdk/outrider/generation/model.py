@@ -13,6 +13,7 @@ from outrider import registry
 from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import InputError, OutriderError, RequestFailedError
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta, totals
+from outrider.generation.fields import unknown_names
 from outrider.generation.progress import NoText, PromptProgress
 from outrider.generation.prompts import ImageLike, Prompt, PromptLike, encode_prompt
 from outrider.generation.settings import RequestSettings, SettingKeywords

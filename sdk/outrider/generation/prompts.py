@@ -9,6 +9,7 @@ from pathlib import Path
 from attrs import field, frozen
 
 from outrider.errors import ContextLengthError, InputError, Problems
+from outrider.generation.files import read_image, shown_path
 from outrider.generation.settings import RequestSettings
 from outrider.interfaces import MultimodalProvider, PreparedPrompt, Target
 from outrider.text.unicode import check_text
@@ -24,7 +25,12 @@ ImageLike = str | Path | bytes
 
 def _several(images: ImageLike | Iterable[ImageLike]) -> tuple[ImageLike, ...]:
     """``images``, one alone counting as a list of one."""
-    return (images,) if isinstance(images, (str, Path, bytes)) else tuple(images)
+    if isinstance(images, (str, Path, bytes)):
+        return (images,)
+    try:
+        return tuple(images)
+    except TypeError as error:
+        raise InputError(f"images is {images!r:.60}; give a list of paths of image files, or of their bytes") from error
 
 
 @frozen
@@ -110,7 +116,7 @@ def _named(prompt: Prompt, place: int) -> str:
 
 
 def _shown(image: ImageLike) -> str:
-    return f"of {len(image)} bytes" if isinstance(image, bytes) else str(image)
+    return f"of {len(image)} bytes" if isinstance(image, bytes) else shown_path(image)
 
 
 def _no_images(target: Target, count: int) -> str:
@@ -136,8 +142,9 @@ def _as_chat(media: MultimodalProvider, text: str, count: int) -> str:
     parts = [*({"type": "image"} for _ in range(count)), {"type": "text", "text": text}]
     rendered = media.render_chat([{"role": "user", "content": parts}])
     if rendered is None:
+        given = "1 image was" if count == 1 else f"{count} images were"
         raise InputError(
-            f"{count} images were given, but the prompt has 0 placeholders and the model no chat template that would place "
+            f"{given} given, but the prompt has 0 placeholders and the model no chat template that would place "
             "them; write the model's image placeholder into the prompt once for each image"
         )
     return rendered
@@ -147,14 +154,8 @@ def _read(images: Sequence[ImageLike]) -> list[bytes]:
     files: list[bytes] = []
     with Problems("its images cannot be read", InputError) as problems:
         for number, image in enumerate(images, 1):
-            if isinstance(image, bytes):
-                files.append(image)
-                continue
             try:
-                files.append(Path(image).expanduser().read_bytes())
-            except (OSError, ValueError, RuntimeError, TypeError) as error:  # missing, a NUL, no such user, no path
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-                problems.add(
-                    f"image {number} of {len(images)}, {str(image)!r}: {reason}; give the path of an image file, or its bytes"
-                )
+                files.append(image if isinstance(image, bytes) else read_image(image))
+            except InputError as error:
+                problems.add(f"image {number} of {len(images)}, {error}")
     return files

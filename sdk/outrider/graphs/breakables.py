@@ -12,8 +12,9 @@ from outrider.errors import CaptureError
 from outrider.graphs.breakable_graph import BreakableGraph
 from outrider.graphs.buckets import Buckets
 from outrider.graphs.buffers import BufferSet
-from outrider.graphs.capturing import Capturer, out_of_memory, uncapturable
+from outrider.graphs.capturing import Capturer, uncapturable
 from outrider.graphs.crossing import Crossing
+from outrider.graphs.refusals import Refusals
 from outrider.interfaces import AttnPlanner, GraphBody
 from outrider.types import (
     Admitted,
@@ -43,14 +44,6 @@ class _Shared:
     outputs: BufferSet
 
 
-@frozen(eq=False)
-class _Lost:
-    """A body that cannot be captured, likewise kept."""
-
-    refused: Refused
-    body: GraphBody
-
-
 class BreakableGraphs:
     """Serves calls of any batch by their number of tokens, padded to the next bucket, with attention between segments."""
 
@@ -65,15 +58,13 @@ class BreakableGraphs:
     ) -> None:
         self._capturer = capturer
         self._buckets = buckets
-        self._modes = modes
+        self._refusals = Refusals(_BY, modes)
         self._on_demand = on_demand
         self._poison = poison
         self._shared: dict[int, _Shared] = {}
         self._crossing = Crossing(buckets.largest)
         self._graphs: dict[tuple[int, TokenCount], BreakableGraph] = {}
         self._captured: dict[Phase, set[TokenCount]] = {}
-        self._lost: dict[tuple[Phase, int], _Lost] = {}
-        self._out_of_memory: dict[TokenCount, Refused] = {}
 
     @property
     def by(self) -> str:
@@ -86,8 +77,7 @@ class BreakableGraphs:
         Whose body cannot be captured is refused when it comes; here only where no body of the phase could be.
         """
         captured = self._captured.get(phase, set())
-        lost = [each for (of, _), each in self._lost.items() if of is phase]
-        return self._admit(phase, shape, captured, lost[-1] if lost and not captured else None)
+        return self._admit(phase, shape, captured, None if captured else self._refusals.of_phase(phase))
 
     def make(self, phase: Phase, body: GraphBody, shape: PhaseShape, planner: AttnPlanner) -> PhaseShape | Refused:
         """Capture what serves ``shape``, unless that was done before; the size it has.
@@ -115,13 +105,13 @@ class BreakableGraphs:
         captured = set[TokenCount]()
         if not self._on_demand:
             captured = {size for owner, size in self._graphs if owner == id(body)} & self._captured.get(phase, set())
-        answer = self._admit(phase, shape, captured, self._lost.get((phase, id(body))))
+        answer = self._admit(phase, shape, captured, self._refusals.of_body(phase, body))
         if isinstance(answer, Refused):
             return answer
         try:
             made = self._graph(phase, body, answer.key.tokens, planner)
-        except CaptureError:
-            return self._lost[phase, id(body)].refused
+        except CaptureError as error:
+            return uncapturable(error, _BY)
         if isinstance(made, Refused):
             return made
         actual = PhaseShape(batch.num_tokens, RequestCount(1))
@@ -134,51 +124,43 @@ class BreakableGraphs:
         self._graphs.clear()
         self._captured.clear()
         self._shared.clear()
-        self._lost.clear()
+        self._refusals.clear()
         self._crossing.clear()
 
     def _admit(
-        self, phase: Phase, shape: PhaseShape, captured: set[TokenCount], lost: _Lost | None
+        self, phase: Phase, shape: PhaseShape, captured: set[TokenCount], lost: Refused | None
     ) -> Admitted | Refused:
         """Whether ``shape`` is served, and at how many tokens: without ``on_demand`` one of those ``captured``."""
         tokens = self._bucket_of(phase, shape)
         if isinstance(tokens, Refused):
             return tokens
         if lost is not None:
-            return lost.refused
+            return lost
         if not self._on_demand:
             fitting = [size for size in captured if size >= shape.tokens]
             if not fitting:
-                return Refused(
-                    RefusalReason.NOT_CAPTURED,
-                    f"{phase.value} of {counted(shape.tokens, 'token')}; captured are {sorted(captured) or 'none'}",
-                    "capture the shape before it is run, or let the runner capture on demand",
-                    _BY,
+                return self._refusals.not_captured(
+                    f"{phase.value} of {counted(shape.tokens, 'token')}; captured are {sorted(captured) or 'none'}"
                 )
             tokens = min(fitting)
         return Admitted(_size(tokens), TokenCount(tokens - shape.tokens))
 
     def _bucket_of(self, phase: Phase, shape: PhaseShape) -> TokenCount | Refused:
-        mode = self._modes.get(phase, CaptureHiddenMode.FULL)
-        if shape.hidden > mode:
-            numbers = f"{phase.value} is captured with hidden states {mode.name}, asked is {shape.hidden.name}"
-            return Refused(
-                RefusalReason.HIDDEN_MODE, numbers, f"build the runner with {shape.hidden.name} for this phase", _BY
-            )
+        hidden = self._refusals.of_hidden(phase, shape)
+        if hidden is not None:
+            return hidden
         tokens = self._buckets.pick(shape.tokens)
         if isinstance(tokens, Refused):
             return evolve(tokens, by=_BY)
-        return self._out_of_memory.get(tokens, tokens)
+        return self._refusals.of_size(tokens) or tokens
 
     def _graph(
         self, phase: Phase, body: GraphBody, tokens: TokenCount, planner: AttnPlanner
     ) -> BreakableGraph | Refused:
         """The graph of ``body`` at ``tokens``, whichever phase: it depends on nothing else."""
         graph = self._graphs.get((id(body), tokens))
-        if graph is None and (phase, id(body)) in self._lost:
-            return self._lost[phase, id(body)].refused
         if graph is None:
-            made = self._capture(phase, body, tokens, planner.device)
+            made = self._refusals.of_body(phase, body) or self._capture(phase, body, tokens, planner.device)
             if isinstance(made, Refused):
                 return made
             graph = self._graphs[id(body), tokens] = made
@@ -194,17 +176,13 @@ class BreakableGraphs:
                 f"inputs {', '.join(per_request)} of {phase.value} count requests, the graph serves any number of them"
             )
             remedy = "give the body rows that count tokens, or capture it with its attention"
-            return self._lose(phase, body, Refused(RefusalReason.BODY, numbers, remedy, _BY))
+            return self._refusals.lose(phase, body, Refused(RefusalReason.BODY, numbers, remedy, _BY))
         medium = self._capturer.medium(device, _BY)
         if isinstance(medium, Refused):
-            return self._lose(phase, body, medium)
-        try:
-            shared = self._shared.get(id(body))
-            if shared is None:
-                largest = _size(self._buckets.largest)
-                shared = self._shared[id(body)] = _Shared(
-                    body, BufferSet(body.inputs, largest, device), BufferSet(body.outputs, largest, device)
-                )
+            return self._refusals.lose(phase, body, medium)
+
+        def capture() -> BreakableGraph | Refused:
+            shared = self._buffers_of(body, device)
             size = _size(tokens)
             graph = BreakableGraph(
                 body,
@@ -214,21 +192,19 @@ class BreakableGraphs:
                 self._crossing,
                 poison=self._poison,
             )
-            refused = graph.capture(self._capturer, phase, _BY)
-        except CaptureError as error:
-            self._lose(phase, body, uncapturable(error, _BY))
-            raise
-        except torch.OutOfMemoryError as error:  # of its buffers
-            self._out_of_memory[tokens] = out_of_memory(error, f"{phase.value} at {counted(tokens, 'token')}", _BY)
-            return self._out_of_memory[tokens]
-        if refused is not None:
-            self._out_of_memory[tokens] = refused
-            return refused
-        return graph
+            return graph.capture(self._capturer, phase, _BY) or graph
 
-    def _lose(self, phase: Phase, body: GraphBody, refused: Refused) -> Refused:
-        self._lost[phase, id(body)] = _Lost(refused, body)
-        return refused
+        what = f"{phase.value} at {counted(tokens, 'token')}"
+        return self._refusals.capturing(phase, body, tokens, what, capture)
+
+    def _buffers_of(self, body: GraphBody, device: torch.device) -> _Shared:
+        shared = self._shared.get(id(body))
+        if shared is None:
+            largest = _size(self._buckets.largest)
+            shared = self._shared[id(body)] = _Shared(
+                body, BufferSet(body.inputs, largest, device), BufferSet(body.outputs, largest, device)
+            )
+        return shared
 
 
 def _size(tokens: TokenCount) -> PhaseShape:

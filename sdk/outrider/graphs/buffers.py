@@ -68,11 +68,6 @@ class BufferSet:
         """The buffers at full size, the very storage."""
         return self._tensors
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all buffers."""
-        return sum(tensor.nbytes for tensor in self._tensors.values())
-
     def spoil(self) -> None:
         """Make every row NaN, huge numbers or true."""
         for slot in self._slots.values():

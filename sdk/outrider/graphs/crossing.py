@@ -99,11 +99,6 @@ class Crossing:
             return self.buffer(name, 1, (), tensor)[0]
         return self.buffer(name, tensor.shape[0], tuple(tensor.shape[1:]), tensor)
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all buffers."""
-        return sum(tensor.nbytes for tensor in self._buffers.values())
-
     def clear(self) -> None:
         """Let every buffer go."""
         self._buffers.clear()

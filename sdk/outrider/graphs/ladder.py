@@ -84,13 +84,11 @@ class LadderRunner:
         """``media``: the first that takes the model's device captures; ``name`` as reports have it."""
         self._options = GraphOptions() if options is None else options
         self._steps = Steps() if steps is None else steps
-        self._media = tuple(media)
         self._report = DispatchReport(runner=name)
         options, modes = self._options, {**HIDDEN_MODES, **self._options.hidden_modes}
         self._requests = request_buckets() if options.requests is None else options.requests
         self._tokens = token_buckets() if options.tokens is None else options.tokens
-        capturer = Capturer(self._media, self._report)
-        self._capturer = capturer
+        capturer = Capturer(media, self._report)
         self._rounds = RoundGraphs(capturer, self._requests)
         self._breakables = BreakableGraphs(
             capturer, self._tokens, modes, on_demand=options.on_demand, poison=options.poison
@@ -132,7 +130,8 @@ class LadderRunner:
         """
         self._check_open(f"capture {phase.value}")
         captured: dict[PhaseShape, None] = {}
-        for shape in shapes:
+        for asked in shapes:
+            shape = _as_captured(asked, planner)
             for step in self._steps_for(phase, shape):
                 made = step if isinstance(step, Refused) else step.make(phase, body, shape, planner)
                 if not isinstance(made, Refused):
@@ -176,10 +175,7 @@ class LadderRunner:
         if context is not None:
             return self._run_in_round(context, phase, body, inputs, batch, planner, rows)
         hidden = CaptureHiddenMode.FULL if rows is None else CaptureHiddenMode.LAST
-        shape = PhaseShape.of(batch, hidden)
-        if shape.attention is not None and planner.capabilities.any_length:
-            most = max(shape.attention.pages * planner.page_size, shape.attention.max_length)
-            shape = evolve(shape, attention=evolve(shape.attention, max_length=most))
+        shape = _as_captured(PhaseShape.of(batch, hidden), planner)
         for step in self._steps_for(phase, shape):
             made = step if isinstance(step, Refused) else step.serve(phase, body, inputs, batch, planner, rows, shape)
             if isinstance(made, Refused):
@@ -266,6 +262,14 @@ class LadderRunner:
     def _check_open(self, verb: str) -> None:
         if self._closed:
             raise ClosedError(f"cannot {verb}: the {self._report.runner} runner was closed; build a new one")
+
+
+def _as_captured(shape: PhaseShape, planner: AttnPlanner) -> PhaseShape:
+    """``shape``, of the longest sequences there are where the attention backend serves any length at its own cost."""
+    if shape.attention is None or not planner.capabilities.any_length:
+        return shape
+    most = max(shape.attention.pages * planner.page_size, shape.attention.max_length)
+    return evolve(shape, attention=evolve(shape.attention, max_length=most))
 
 
 def _no_step(phase: Phase, shape: PhaseShape) -> Refused:

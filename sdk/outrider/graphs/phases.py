@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
-import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import Tensor
 
 from outrider.errors import CaptureError
 from outrider.graphs.buckets import Buckets, length_bucket
-from outrider.graphs.capturing import Capturer, out_of_memory, uncapturable
+from outrider.graphs.capturing import Capturer, uncapturable
 from outrider.graphs.phase_graph import PhaseGraph
+from outrider.graphs.refusals import Refusals
 from outrider.interfaces import AttnPlanner, GraphBody
 from outrider.types import (
     Admitted,
@@ -35,19 +35,8 @@ _BY = "phase"
 _CAPACITY = 256
 """Every graph holds buffers of its own, so there must not be too many."""
 
-_Owner = tuple[Phase, int, int]
-"""A phase, and the ids of its body and its planner."""
-
-_Place = tuple[_Owner, PhaseShape]
-
-
-@frozen(eq=False)
-class _Lost:
-    """A body that cannot be captured, kept with its planner so that their ids stay theirs."""
-
-    refused: Refused
-    body: GraphBody
-    planner: AttnPlanner
+_Place = tuple[Phase, int, int, PhaseShape]
+"""A phase, the ids of its body and its planner, and the size."""
 
 
 class PhaseGraphs:
@@ -69,12 +58,10 @@ class PhaseGraphs:
     ) -> None:
         self._capturer = capturer
         self._buckets = buckets
-        self._modes = modes
+        self._refusals = Refusals(_BY, modes)
         self._on_demand = on_demand
         self._poison = poison
         self._graphs: OrderedDict[_Place, PhaseGraph] = OrderedDict()
-        self._lost: dict[_Owner, _Lost] = {}
-        self._out_of_memory: dict[tuple[Phase, PhaseShape], Refused] = {}
 
     @property
     def by(self) -> str:
@@ -86,9 +73,8 @@ class PhaseGraphs:
 
         Whose body cannot be captured is refused when it comes; here only where no body of the phase could be.
         """
-        captured = {size for owner, size in self._graphs if owner[0] is phase}
-        lost = [each for owner, each in self._lost.items() if owner[0] is phase]
-        return self._admit(phase, shape, captured, lost[-1] if lost and not captured else None)
+        captured = {size for of, _, _, size in self._graphs if of is phase}
+        return self._admit(phase, shape, captured, None if captured else self._refusals.of_phase(phase))
 
     def make(self, phase: Phase, body: GraphBody, shape: PhaseShape, planner: AttnPlanner) -> PhaseShape | Refused:
         """Capture what serves ``shape``, unless that was done before; the size it has.
@@ -113,15 +99,16 @@ class PhaseGraphs:
         shape: PhaseShape,
     ) -> Mapping[str, Tensor] | Refused:
         """Outputs of the call by replay, or why there are none."""
-        mine = (phase, id(body), id(planner))
-        captured = set[PhaseShape]() if self._on_demand else {size for owner, size in self._graphs if owner == mine}
-        answer = self._admit(phase, shape, captured, self._lost.get(mine))
+        captured = set[PhaseShape]()
+        if not self._on_demand:
+            captured = {place[3] for place in self._graphs if place[:3] == (phase, id(body), id(planner))}
+        answer = self._admit(phase, shape, captured, self._refusals.of_body(phase, body))
         if isinstance(answer, Refused):
             return answer
         try:
             made = self._graph(phase, body, answer.key, planner)
-        except CaptureError:
-            return self._lost[mine].refused
+        except CaptureError as error:
+            return uncapturable(error, _BY)
         return made if isinstance(made, Refused) else made.run(inputs, batch, PhaseShape.of(batch), rows)
 
     def close(self) -> None:
@@ -129,25 +116,22 @@ class PhaseGraphs:
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
-        self._lost.clear()
+        self._refusals.clear()
 
     def _admit(
-        self, phase: Phase, shape: PhaseShape, captured: set[PhaseShape], lost: _Lost | None
+        self, phase: Phase, shape: PhaseShape, captured: set[PhaseShape], lost: Refused | None
     ) -> Admitted | Refused:
         """Whether ``shape`` is served, and at which size: without ``on_demand`` one of those ``captured``."""
         key = self._bucket_of(phase, shape)
         if isinstance(key, Refused):
             return key
         if lost is not None:
-            return lost.refused
+            return lost
         if not self._on_demand:
             fitting = [size for size in captured if _holds(size, shape)]
             if not fitting:
-                return Refused(
-                    RefusalReason.NOT_CAPTURED,
-                    f"{phase.value} of {shape}; {counted(len(captured), 'graph')} of the phase, none of that size",
-                    "capture the shape before it is run, or let the runner capture on demand",
-                    _BY,
+                return self._refusals.not_captured(
+                    f"{phase.value} of {shape}; {counted(len(captured), 'graph')} of the phase, none of that size"
                 )
             key = min(fitting, key=_cost)
         return Admitted(key, TokenCount(key.tokens - shape.tokens))
@@ -156,58 +140,48 @@ class PhaseGraphs:
         if shape.attention is None:
             remedy = "nothing need be done for prompts; else give every request equally many queries"
             return Refused(RefusalReason.NOT_UNIFORM, f"{phase.value} of {shape}", remedy, _BY)
-        mode = self._modes.get(phase, CaptureHiddenMode.FULL)
-        if shape.hidden > mode:
-            numbers = f"{phase.value} is captured with hidden states {mode.name}, asked is {shape.hidden.name}"
-            return Refused(
-                RefusalReason.HIDDEN_MODE, numbers, f"build the runner with {shape.hidden.name} for this phase", _BY
-            )
+        hidden = self._refusals.of_hidden(phase, shape)
+        if hidden is not None:
+            return hidden
         requests = self._buckets.pick(shape.requests)
         if isinstance(requests, Refused):
             return evolve(requests, by=_BY)
         attention = shape.attention
         length = length_bucket(attention.max_length, 1 << 62)
-        key = PhaseShape(TokenCount(requests * attention.queries), requests, evolve(attention, max_length=length), mode)
-        return self._out_of_memory.get((phase, key), key)
+        tokens = TokenCount(requests * attention.queries)
+        key = PhaseShape(tokens, requests, evolve(attention, max_length=length), self._refusals.mode(phase))
+        return self._refusals.of_size((phase, key)) or key
 
     def _graph(self, phase: Phase, body: GraphBody, key: PhaseShape, planner: AttnPlanner) -> PhaseGraph | Refused:
         # A graph keeps its body and its planner alive, so their ids stay theirs.
-        owner = (phase, id(body), id(planner))
-        place = (owner, key)
+        place = (phase, id(body), id(planner), key)
         graph = self._graphs.get(place)
         if graph is not None:
             self._graphs.move_to_end(place)
             return graph
-        if owner in self._lost:
-            return self._lost[owner].refused
+        lost = self._refusals.of_body(phase, body)
+        if lost is not None:
+            return lost
         if planner.capabilities.capture is CaptureSupport.NONE:
             name = planner.capabilities.name
             numbers = f"attention backend '{name}' declares no plan that can be captured"
             remedy = "choose another attention backend, or a runner that runs attention outside of its graphs"
-            return self._lose(owner, Refused(RefusalReason.ATTENTION, numbers, remedy, _BY), body, planner)
+            return self._refusals.lose(phase, body, Refused(RefusalReason.ATTENTION, numbers, remedy, _BY))
         medium = self._capturer.medium(planner.device, _BY)
         if isinstance(medium, Refused):
-            return self._lose(owner, medium, body, planner)
-        try:
-            made = PhaseGraph(phase, body, key, planner, poison=self._poison)
-            refused = made.capture(self._capturer, _BY)
-        except CaptureError as error:
-            self._lose(owner, uncapturable(error, _BY), body, planner)
-            raise
-        except torch.OutOfMemoryError as error:  # of its buffers, or of its plan
-            self._out_of_memory[phase, key] = out_of_memory(error, f"{phase.value} at {key}", _BY)
-            return self._out_of_memory[phase, key]
-        if refused is not None:
-            self._out_of_memory[phase, key] = refused
-            return refused
+            return self._refusals.lose(phase, body, medium)
+
+        def capture() -> PhaseGraph | Refused:
+            graph = PhaseGraph(phase, body, key, planner, poison=self._poison)
+            return graph.capture(self._capturer, _BY) or graph
+
+        made = self._refusals.capturing(phase, body, (phase, key), f"{phase.value} at {key}", capture)
+        if isinstance(made, Refused):
+            return made
         self._graphs[place] = made
         if len(self._graphs) > _CAPACITY:
             self._graphs.popitem(last=False)[1].close()
         return made
-
-    def _lose(self, owner: _Owner, refused: Refused, body: GraphBody, planner: AttnPlanner) -> Refused:
-        self._lost[owner] = _Lost(refused, body, planner)
-        return refused
 
 
 def _holds(size: PhaseShape, shape: PhaseShape) -> bool:

@@ -99,7 +99,10 @@ def test_convention_is_explicit_by_override_or_by_config(tmp_path: Path) -> None
     assert any("given explicitly" in note for note in spec.notes)
     declared = bound_spec(specforge_eagle3(IDS).configured(tap_convention="layer_output"), tmp_path / "declared")
     assert boundaries(declared) == [2, 4, 7]
-    assert any("'tap_convention' in config.json" in note for note in declared.notes)
+    # What the config says itself is no choice that must be told.
+    assert not any("convention" in note for note in declared.notes)
+    silent = bound_spec(specforge_eagle3(IDS), tmp_path / "silent")
+    assert any("convention boundary" in note for note in silent.notes)
 
 
 def test_explicit_taps_replace_ids_and_say_so(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import warnings
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
 import numpy as np
@@ -14,7 +16,7 @@ from PIL import Image
 
 from outrider.errors import InputError
 from outrider_adapters.media import decode_image
-from tests.adapters.media.pictures import encoded, picture
+from tests.adapters.media.pictures import encoded, picture, png
 
 Transform = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 
@@ -38,6 +40,16 @@ def test_jpeg_comes_back_nearly() -> None:
     assert abs(difference).max() < 16
 
 
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "BMP", "TIFF", "JPEG", "GIF"])
+def test_a_file_that_is_cut_off_anywhere_is_refused_and_never_half_a_picture(file_format: str) -> None:
+    noise = np.random.default_rng(5).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    whole = encoded(Image.fromarray(noise), file_format)
+    assert pixels(whole).shape == noise.shape
+    for tenth in range(1, 10):
+        with pytest.raises(InputError, match="corrupt or truncated|no image that can be read"):
+            pixels(whole[: len(whole) * tenth // 10])
+
+
 _TURNED: dict[int, Transform] = {
     1: lambda a: a,
     2: lambda a: a[:, ::-1],
@@ -50,14 +62,24 @@ _TURNED: dict[int, Transform] = {
 }
 
 
-@pytest.mark.parametrize("orientation", sorted(_TURNED))
-def test_exif_orientation_is_applied(orientation: int) -> None:
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF"])
+@pytest.mark.parametrize("orientation", [0, *sorted(_TURNED), 9])
+def test_exif_orientation_is_applied(orientation: int, file_format: str) -> None:
     """Orientations as the EXIF standard tabulates them: where row 0 and column 0 of the stored picture are seen."""
     original = picture(12, 7, seed=2)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    seen = pixels(encoded(original, "PNG", exif))
-    assert np.array_equal(seen, _TURNED[orientation](np.asarray(original)))
+    seen = pixels(encoded(original, file_format, exif))
+    assert np.array_equal(seen, _TURNED.get(orientation, _TURNED[1])(np.asarray(original)))
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG"])
+@pytest.mark.parametrize("exif", [b"Exif\0\0nonsense", b"Exif\0\0II*\0\x08\0\0\0\xff\xff", b"Exif\0\0"])
+def test_metadata_that_cannot_be_read_do_not_spoil_the_picture(exif: bytes, file_format: str) -> None:
+    original = picture(12, 7, seed=2)
+    buffer = BytesIO()
+    original.save(buffer, file_format, exif=exif)
+    assert np.array_equal(pixels(buffer.getvalue()), pixels(encoded(original, file_format)))
 
 
 def test_grey_is_the_same_in_all_channels() -> None:
@@ -72,6 +94,36 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(file_format: str) -> None:
     seen = pixels(encoded(Image.fromarray(values), file_format))
     assert seen[0, :, 0].tolist() == [0, 1, 128, 255, 255, 0]
     assert (seen == seen[:, :, :1]).all()
+
+
+def grey_tiff(values: list[int], bits: int, photometric: int) -> bytes:
+    """One row of grey in a minimal TIFF, which Pillow would only write with black as the lowest value."""
+    rows = struct.pack(f"<{len(values)}{'B' if bits == 8 else 'H'}", *values)
+    tags = [(256, len(values)), (257, 1), (258, bits), (259, 1), (262, photometric), (277, 1), (278, 1), (279, len(rows))]
+    start = 10 + 12 * (len(tags) + 1) + 4
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted([*tags, (273, start)]))
+    return b"II*\0" + struct.pack("<IH", 8, len(tags) + 1) + entries + bytes(4) + rows
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_where_the_lowest_value_is_white_it_is_white(bits: int) -> None:
+    full = (1 << bits) - 1
+    values = [0, full // 255 * 10, full]
+    assert pixels(grey_tiff(values, bits, photometric=1))[0, :, 0].tolist() == [0, 10, 255]
+    assert pixels(grey_tiff(values, bits, photometric=0))[0, :, 0].tolist() == [255, 245, 0]
+
+
+def test_threads_leave_the_filters_of_warnings_as_they_were() -> None:
+    data = [png(200, 200, seed) for seed in range(4)]
+    before = list(warnings.filters)
+
+    def decode(number: int) -> None:
+        for _ in range(20):
+            pixels(data[number])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(decode, range(4)))
+    assert list(warnings.filters) == before
 
 
 def test_sixteen_bit_transparency_is_white() -> None:

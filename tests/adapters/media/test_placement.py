@@ -35,10 +35,10 @@ def test_one_placeholder_and_all_of_them_are_the_same_prompt(
 @pytest.mark.parametrize(
     ("ids", "grids", "said"),
     [
-        ([1, IMAGE], [], ["1 image placeholders", "0 images"]),
-        ([1, 2], [Grid(2, 2)], ["0 image placeholders", "1 images", "4 placeholders"]),
-        ([IMAGE, IMAGE], [Grid(2, 2)] * 3, ["2 image placeholders", "3 images", "12 placeholders"]),
-        ([IMAGE] * 5, [Grid(2, 2)], ["5 image placeholders", "1 images", "4 placeholders"]),
+        ([1, IMAGE], [], ["1 image placeholder ", "0 images were"]),
+        ([1, 2], [Grid(2, 2)], ["0 image placeholders", "1 image was", "or 4 where"]),
+        ([IMAGE, IMAGE], [Grid(2, 2)] * 3, ["2 image placeholders", "3 images were", "or 12 where"]),
+        ([IMAGE] * 5, [Grid(2, 2)], ["5 image placeholders", "1 image was", "or 4 where"]),
         ([IMAGE, IMAGE, 1, IMAGE], [Grid(1, 3)], ["3 placeholders", "image 1 of 1", "position 0", "end at 3"]),
         ([IMAGE, 1, IMAGE, IMAGE, IMAGE], [Grid(1, 2), Grid(1, 2)], ["image 1 of 2", "interrupted"]),
     ],

@@ -87,7 +87,7 @@ def test_ids_that_mean_nothing_are_refused(directory: Path, target: Target) -> N
     media, _ = provider(directory, target)
     with pytest.raises(InputError) as caught:
         media.prepare([IDS["<|video_pad|>"], 90, -1, 5000], [])
-    said = ["2 problems", "1 video placeholders", "token ids 90, -1, 5000", "0..89"]
+    said = ["2 problems", "1 video placeholder ", "token ids 90, -1, 5000", "0..89"]
     assert all(part in str(caught.value) for part in said), str(caught.value)
 
 

@@ -97,7 +97,7 @@ def test_breaks_that_differ() -> None:
             break_(lambda: None)
         return {"y": x * 2}
 
-    with pytest.raises(CaptureError, match="1 breaks the first time, 2 the second"):
+    with pytest.raises(CaptureError, match="1 break the first time, 2 the second"):
         Tape.capture(more_and_more, {"x": x}, device=CPU)
 
 

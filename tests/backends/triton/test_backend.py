@@ -13,28 +13,10 @@ from torch import Tensor
 from outrider import _triton
 from outrider.errors import ConfigurationError
 from outrider.kv import PagedKVCache
-from outrider.types import AttentionSpec, AttnBatch, CaptureSupport
+from outrider.types import CaptureSupport
 from outrider_backends.triton import backend, create
+from tests.backends.plain_batches import CPU, PLAIN, batch_of, cache
 from tests.backends.triton.scenes import needs_interpreter
-
-CPU = torch.device("cpu")
-PLAIN = AttentionSpec(4, 2, 16, 0.25)
-
-
-def batch_of(query_lens: tuple[int, ...], known: bool = False) -> AttnBatch:
-    rows, tokens = len(query_lens), sum(query_lens)
-    return AttnBatch(
-        query_lens=query_lens,
-        prefix_lens=torch.zeros(rows, dtype=torch.int64),
-        page_table=torch.zeros(rows, 2, dtype=torch.int64),
-        slots=torch.full((tokens,), 16),
-        max_length=max(query_lens, default=0),
-        host_prefix_lens=(0,) * rows if known else None,
-    )
-
-
-def cache() -> PagedKVCache:
-    return PagedKVCache([PLAIN], 4, 16, torch.float32, CPU)
 
 
 def test_any_plan_can_be_captured() -> None:
