@@ -14,7 +14,7 @@ MIB = 1 << 20
 RECORDS = (
     CaptureRecord(Phase.TARGET_PREFILL, "breakable", "64 tokens", 0.5, 3 * MIB),
     CaptureRecord(Phase.ROUND, "round", "2 requests", 1.25, 2 * MIB),
-    CaptureRecord(Phase.ROUND, "round", "1 requests", 0.75, MIB // 2),
+    CaptureRecord(Phase.ROUND, "round", "1 request", 0.75, MIB // 2),
 )
 LOST = Refused(RefusalReason.MEMORY, "round at 4 requests: none left", "capture fewer", "round")
 SUMMARY = CaptureSummary("tape", Role.BOTH, 5, RECORDS, (Unserved(Phase.ROUND, LOST, 2),), 0, 3.0)

@@ -20,6 +20,7 @@ class LlavaLoader(VisionLanguageLoader):
 
     kind = "llava"
     architecture = "LlavaForConditionalGeneration"
+    image_token = "<image>"
 
     def plan(self, checkpoint: Checkpoint) -> LlavaPlan:
         """The checkpoint, read and checked without its weights."""

@@ -9,7 +9,7 @@ import torch
 
 from outrider.checkpoint import Checkpoint
 from outrider.errors import CheckpointError
-from outrider.interfaces import Description, LoadOptions, Target, TargetLoader
+from outrider.interfaces import Description, LoadOptions, Target, TargetLoader, TextCodec
 from outrider_adapters.codec import read_codec
 from outrider_adapters.llama import Decoder, LlamaStack
 from outrider_adapters.media.chat import MediaChat
@@ -20,6 +20,8 @@ from outrider_adapters.nn import WeightLoader
 __all__ = ["VisionLanguageLoader", "VisionLanguagePlan"]
 
 _META = torch.device("meta")
+_UNKNOWN = "\ue000"
+"""A text for which no vocabulary has a token: a character for private use."""
 
 
 class VisionLanguagePlan(Protocol):
@@ -55,6 +57,8 @@ class VisionLanguageLoader(TargetLoader):
     kind: str
     """Its ``model_type``."""
     architecture: str
+    image_token: str
+    """What stands for an image in text, where the checkpoint's processor does not say."""
 
     @abstractmethod
     def plan(self, checkpoint: Checkpoint) -> VisionLanguagePlan:
@@ -89,6 +93,8 @@ class VisionLanguageLoader(TargetLoader):
             stack, encoder = _build(plan, weights, options.device, dtype, own_head)
         weights.finish(title)
         codec = read_codec(checkpoint)
+        if codec is not None and (problem := self._misplaced(checkpoint, codec, plan.placeholders.image)) is not None:
+            raise CheckpointError(f"{checkpoint.directory}: {problem}")
         notes = (*decoder.config.notes, *head_notes)
         notes += codec.notes if codec is not None else ("no tokenizer was found, only token ids can be used",)
         tokenizer = checkpoint.directory / "tokenizer.json"
@@ -112,7 +118,9 @@ class VisionLanguageLoader(TargetLoader):
             return Description(kind, (), problems=(str(error),))
         problems = list(rehearsal.problems())
         try:
-            read_codec(checkpoint)
+            codec = read_codec(checkpoint)
+            if codec is not None and (problem := self._misplaced(checkpoint, codec, plan.placeholders.image)) is not None:
+                problems.append(problem)
         except CheckpointError as error:
             problems.append(str(error))
         decoder = plan.decoder
@@ -125,6 +133,25 @@ class VisionLanguageLoader(TargetLoader):
             *decoder.facts(),
         )
         return Description(kind, facts, decoder.config.notes, tuple(problems))
+
+    def _misplaced(self, checkpoint: Checkpoint, codec: TextCodec, image: int) -> str | None:
+        """Why ``image`` cannot be the placeholder's id: the tokenizer has another. ``None`` where it has none, or this."""
+        text = self.image_token
+        for name in ("processor_config.json", "tokenizer_config.json"):
+            config = checkpoint.optional_json(name)
+            said = None if config is None else config.values.get("image_token")
+            if isinstance(said, str):
+                text = said
+                break
+        # What stands around every text, and the one id that some vocabularies have for all that they do not know.
+        others = {*codec.encode(""), *codec.encode(_UNKNOWN)}
+        found = [token for token in codec.encode(text) if token not in others]
+        if len(found) != 1 or found[0] == image:
+            return None
+        return (
+            f"images stand at token id {image}, but the tokenizer's {text!r} is id {found[0]}: other text would be taken for "
+            "images; correct 'image_token_index' or 'image_token_id' in config.json"
+        )
 
 
 def _rehearse(plan: VisionLanguagePlan, own_head: bool) -> WeightLoader:

@@ -11,7 +11,16 @@ from attrs import AttrsInstance
 
 from outrider.errors import OutriderError, Problems
 
-__all__ = ["FlagKind", "Reader", "names_with_flags", "option", "option_flag", "option_help", "read_options", "unknown_names"]
+__all__ = [
+    "FlagKind",
+    "Reader",
+    "names_with_flags",
+    "option",
+    "option_flag",
+    "option_help",
+    "read_options",
+    "unknown_names",
+]
 
 Reader = Callable[[object], object]
 """Turns a JSON value into a field's own, or raises ValueError with what it expects."""

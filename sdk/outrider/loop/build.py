@@ -89,7 +89,7 @@ def build_engine(
     _check_memory(kv_memory, options.max_batch_size, context + builder.slack)
     feedback = RoundFeedback()
     made = builder.build(DrafterParts(options.max_batch_size, target, attention, runner, kv_memory, feedback))
-    _check_taps(target, made)
+    _check_target(target, made)
     kv = kv_memory.cache(spec.layers, spec.dtype)
     core = DecodeCore(
         target=target,
@@ -146,12 +146,17 @@ def _check_options(options: EngineOptions, target: Target, builder: DrafterBuild
             problems.add(f"{spec.name} has {len(target.eos_ids)} end ids, max_stop_ids is {options.max_stop_ids}")
 
 
-def _check_taps(target: Target, drafter: Drafter) -> None:
-    layers = target.stack.spec.num_layers
-    with Problems("the drafter asks for features the target does not have", BindError) as problems:
+def _check_target(target: Target, drafter: Drafter) -> None:
+    name, layers = target.stack.spec.name, target.stack.spec.num_layers
+    with Problems(f"drafter and target '{name}' do not fit", BindError) as problems:
         for tap in drafter.taps:
             if not tap.exists_in(layers):
-                problems.add(f"{tap}; {target.stack.spec.name} has boundaries 0 to {layers} and final_norm")
+                problems.add(f"{tap} is asked, the target has boundaries 0 to {layers} and final_norm")
+        if target.rollback is not None and drafter.shape.num_tokens > 0:
+            problems.add(
+                "the target keeps state between passes that rejected tokens would spoil (Target.rollback), and this loop undoes "
+                "keys and values only; decode it plainly"
+            )
 
 
 def _own_memory(options: EngineOptions, context: int, target: Target, builder: DrafterBuilder) -> KVMemory:

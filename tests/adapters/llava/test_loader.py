@@ -17,7 +17,7 @@ from outrider.types.request import Request
 from outrider_adapters.llama import LlamaLoader
 from outrider_adapters.llava import loader
 from tests.adapters.llama.reference import edit_config, read_tensors, write_tensors
-from tests.adapters.media.models import VOCAB_SIZE, check_logits, edit_section, llava, load, media_of
+from tests.adapters.media.models import IDS, VOCAB_SIZE, check_logits, edit_section, llava, load, media_of
 from tests.adapters.media.pictures import png
 from tests.support.engines import drive, engine_of
 
@@ -187,6 +187,27 @@ def test_tensors_that_are_missing_or_too_many_are_named_together(part: str, tmp_
     assert "'multi_modal_projector.linear_3.weight'" in message
 
 
+def move_image_token(directory: Path, text: str) -> None:
+    """Let ``text`` have the tokenizer's id of "<image>", which is then an unknown word."""
+    file = directory / "tokenizer.json"
+    file.write_text(file.read_text().replace('"<image>"', f'"{text}"'))
+
+
+def test_a_placeholder_that_the_tokenizer_knows_under_another_id_is_refused(tmp_path: Path) -> None:
+    """Or ordinary words would count as images, and images never find a place."""
+    directory = llava().save(tmp_path)
+    edit_config(directory, image_token_index=20)
+    message = refusal(directory)
+    said = ["images stand at token id 20", f"the tokenizer's '<image>' is id {IDS['<image>']}", "'image_token_index'"]
+    assert all(part in message for part in said), message
+    # The processor may call it something else.
+    move_image_token(directory, "<picture>")
+    edit_config(directory, "tokenizer_config.json", image_token="<picture>")
+    assert "the tokenizer's '<picture>' is id 2" in refusal(directory)
+    edit_config(directory, image_token_index=IDS["<image>"])
+    assert loader().describe(Checkpoint(directory)).problems == ()
+
+
 def test_an_image_whose_scaled_form_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
     hub = llava()
     directory = hub.save(tmp_path)
@@ -205,6 +226,8 @@ def test_a_placeholder_above_the_embedding_gives_the_same_text(tmp_path: Path) -
     image = png(60, 60, 4)
     usual = media_of(load(directory)).prepare([20, hub.image_id, 21], [image])
     edit_config(directory, image_token_index=VOCAB_SIZE + 5)
+    # A tokenizer that has no placeholder of its own: "<image>" is no single token to it.
+    move_image_token(directory, "<elsewhere>")
     target = load(directory)
     above = media_of(target).prepare([20, VOCAB_SIZE + 5, 21], [image])
     assert torch.equal(above.embeds, usual.embeds)
