@@ -65,13 +65,14 @@ class Report:
             self.write(self._path)
 
     def write(self, path: Path) -> None:
-        """Write the report to ``path``.
+        """Write the report to ``path``, whose folder is made where it is missing.
 
         Where the file holds the lines ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` only what is between them is
         replaced; any other file is overwritten.
         """
         text = "\n\n".join(self._parts.values())
         begin, end = f"<!-- {self._name}:begin -->", f"<!-- {self._name}:end -->"
+        path.parent.mkdir(parents=True, exist_ok=True)
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         if begin in old and end in old:
             before, rest = old.split(begin, 1)

@@ -75,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = options.report("gpu")
     report.add(
         f"Greedy, 64 new tokens, attention by {options.attention}, medians of repetitions in which the contestants take "
-        "turns. Ratios are over the faster transformers of the same dtype and batch."
+        "turns. Ratios are over the faster transformers of the same dtype and batch; what that says of compiling is its first "
+        "answer, for which `scripts/gpu` fills the compiler's cache beforehand."
     )
     wrong = _speed(options, report)
     options.finish(report)
@@ -99,7 +100,8 @@ def _speed(options: GpuOptions, report: Report) -> bool:
             # Half precision has exact ties, which batches of other shapes may break otherwise: no text is the right one.
             try:
                 groups.append(measure(name, field, some, batch, options.repeats, bench.device, check=not half))
-                report.put("speed", speed_table(groups))
+                print(f"{speed_table(groups[-1:])}\n", flush=True)
+                report.put("speed", speed_table(groups), show=False)
             except WrongTextError as error:
                 wrong = True
                 notes.append(f"{name}, batch {batch}: {error}")

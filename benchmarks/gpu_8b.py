@@ -132,7 +132,8 @@ def _speed(
         notes += [note] if note else []
         field = [*hub, *entrants(target, draft, batch, options.attention, others)]
         groups.append(measure("", field, some, batch, options.repeats, options.device, floors))
-        report.put("speed", speed_table(groups))
+        print(f"{speed_table(groups[-1:])}\n", flush=True)
+        report.put("speed", speed_table(groups), show=False)
         if notes:
             report.put("notes", "\n\n".join(notes), show=False)
         report.put("goals", "\n".join(map(str, goals(groups))))

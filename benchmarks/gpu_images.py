@@ -245,13 +245,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 report.add(f"{one.dtype}, batch {batch}: {error}")
                 continue
             found[-1] = evolve(found[-1], groups=(*found[-1].groups, group))
-            report.put("speed", images_table([group for seen in found for group in seen.groups]))
+            print(f"{images_table([group])}\n", flush=True)
+            report.put("speed", images_table([group for seen in found for group in seen.groups]), show=False)
     report.put("goals of speed", "\n".join(map(str, speed_goals(found, steps[-1]))))
     report.add(f"Rows of digits of writers that were held out, {steps[-1]}, batch {max(BATCHES)}:")
     for place, one in enumerate(fields):
         count = _rows_of(one.dtype, options)
         found[place] = evolve(found[place], readings=one.read(steps[-1], count))
-        report.put("digits", digits_table(found[: place + 1]))
+        print(f"{digits_table(found[place : place + 1])}\n", flush=True)
+        report.put("digits", digits_table(found[: place + 1]), show=False)
     report.put("goals of digits", "\n".join(map(str, digit_goals(found))))
     options.finish(report)
     return int(wrong)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 __all__ = [
     "GraphPool",
+    "copy_all",
     "float_rows",
     "int_rows",
     "new_event",
@@ -30,6 +31,13 @@ def vector_norm(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     Allocates its result; device only, safe in a capture.
     """
     return _vector_norm(x, 2, -1, True, dtype=dtype)
+
+
+def copy_all(into: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each of ``sources`` to its place in ``into``, of the same shape: on CUDA in one kernel where all are contiguous
+    and of one dtype. Device only, safe in a capture.
+    """
+    torch._foreach_copy_(into, sources)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage] - no public name
 
 
 def int_rows(x: Tensor) -> list[list[int]]:

@@ -11,6 +11,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
+from outrider._torch import copy_all
 from outrider.errors import CaptureError
 from outrider.interfaces import AttnBackend, AttnPlan, KVCache
 from outrider.types import AttentionSpec, AttnBatch, AttnCapabilities, PhaseShape
@@ -51,8 +52,7 @@ class _Kept:
     def filled(self, batch: AttnBatch) -> AttnPlan:
         """This plan for ``batch``, of the same sizes. Device only, safe in a capture."""
         own = self.batch
-        own.prefix_lens.copy_(batch.prefix_lens)
-        own.slots.copy_(batch.slots)
+        copy_all([own.prefix_lens, own.slots], [batch.prefix_lens, batch.slots])
         _fill(own.tail_mask, batch.tail_mask)
         _fill(own.query_depths, batch.query_depths)
         _fill(own.tail_depths, batch.tail_depths)
@@ -76,6 +76,7 @@ class PlanCache:
         self._held: WeakValueDictionary[_Key, _Kept] = WeakValueDictionary()
         self._any_length = attention.capabilities.any_length
         self._page_size = kv.page_size
+        self._reads_depths = any(spec.window is not None for spec in self._layers)
 
     @property
     def capabilities(self) -> AttnCapabilities:
@@ -158,8 +159,9 @@ class PlanCache:
             slots=batch.slots.clone(),
             max_length=length,
             tail_mask=_own(batch.tail_mask),
-            query_depths=_own(batch.query_depths),
-            tail_depths=_own(batch.tail_depths),
+            # Depths say what has left a window; without one there is nothing to keep them for.
+            query_depths=_own(batch.query_depths) if self._reads_depths else None,
+            tail_depths=_own(batch.tail_depths) if self._reads_depths else None,
         )
         return _Kept(own, self._attention.plan(own, self._layers, self._kv))
 

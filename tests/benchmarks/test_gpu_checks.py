@@ -11,7 +11,8 @@ from benchmarks._backends import EAGER, GRAPHS, runner
 from benchmarks._cases import chain_lengths, greedy_cases
 from benchmarks._gpu_bench import Bench, Generated, differences, gap_where_they_part, generate
 from benchmarks._gpu_checks import check_ladder, run_checks
-from benchmarks.gpu import main, outcome_table, steps_of
+from benchmarks.gpu import main, steps_of
+from benchmarks.gpu_checks import outcome_table
 from outrider.interfaces import GraphRunner
 from outrider.types import Role
 
@@ -23,7 +24,7 @@ def test_a_failing_check_is_reported_and_the_next_one_runs() -> None:
     def fails(bench: Bench) -> str:
         raise RuntimeError("no kernel image\nmore")
 
-    outcomes = run_checks(BENCH, {"first": fails, "second": lambda bench: f"{bench.device}"})
+    outcomes = list(run_checks(BENCH, {"first": fails, "second": lambda bench: f"{bench.device}"}))
     assert [(outcome.name, outcome.passed) for outcome in outcomes] == [("first", False), ("second", True)]
     assert outcome_table(outcomes).rows == (
         ("first", "FAILED", "RuntimeError: no kernel image"),
@@ -65,6 +66,7 @@ def test_the_ladder_is_what_runs_and_one_that_never_captures_is_found(monkeypatc
 
 
 def test_every_step_is_measured_in_half_precision_but_of_trees() -> None:
+    assert steps_of("chain 3", torch.float32) == ()
     assert steps_of("drafting off", torch.float32) == (EAGER, "whole round")
     assert steps_of("chain 5", torch.float32) == steps_of("drafting off", torch.bfloat16) == (EAGER, *GRAPHS)
     assert steps_of("tree 4x5, 15 tokens", torch.bfloat16) == (EAGER, "whole round")

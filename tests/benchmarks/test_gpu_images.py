@@ -10,7 +10,17 @@ from benchmarks._digits import DRAFTS, Reading, load_seeing_pair, read_rows, see
 from benchmarks._hub_images import seeing_peer
 from benchmarks._race import Answer, Result, race
 from benchmarks._speed import Group, Row
-from benchmarks.gpu_images import BREAKABLE, Seen, digits_table, goals, images_table, models_of, name_of, steps_on
+from benchmarks.gpu_images import (
+    BREAKABLE,
+    Seen,
+    digit_goals,
+    digits_table,
+    images_table,
+    models_of,
+    name_of,
+    speed_goals,
+    steps_on,
+)
 
 CPU = torch.device("cpu")
 
@@ -50,9 +60,9 @@ def test_a_row_is_read_by_its_digits() -> None:
     assert len(set(reading.texts)) > 15
 
 
-def test_breakable_graphs_in_half_precision_are_for_the_longest_chain() -> None:
+def test_breakable_graphs_are_for_the_longest_chain() -> None:
     assert steps_on(CPU, quick=False) == (EAGER,)
-    models = models_of(load_seeing_pair(CPU, torch.bfloat16), steps_on(CPU, quick=True), "sdpa")
+    models = models_of(load_seeing_pair(CPU), steps_on(CPU, quick=True), "sdpa")
     assert [name for name in models if BREAKABLE in name] == [name_of("chain 5", BREAKABLE)]
 
 
@@ -81,10 +91,11 @@ def test_ratios_are_over_drafting_off_on_the_same_step() -> None:
 
 
 def test_goals_are_those_of_graphs_and_of_float32_texts() -> None:
-    speed, digits, same = goals([seen("float32", 149, ("a", "c"))], WHOLE_ROUND)
+    both = [seen("float32", 149, ("a", "c")), seen("bfloat16", 151, ("a", "c"))]
+    speed, half = speed_goals(both, WHOLE_ROUND)
     assert (round(speed.found, 2), speed.reached) == (1.49, False)
     assert "chain 5, whole round" in speed.text
-    assert [(goal.found, goal.reached) for goal in (digits, same)] == [(0.96, False), (0.5, False)]
-    (half,) = goals([seen("bfloat16", 151, ("a", "c"))], WHOLE_ROUND)
     assert half.reached
+    digits, same = digit_goals(both)
+    assert [(goal.found, goal.reached) for goal in (digits, same)] == [(0.96, False), (0.5, False)]
     assert [cells[-1] for cells in digits_table([seen("float32", 1, ("a", "c"))]).rows] == ["2 of 2", "1 of 2"]

@@ -13,9 +13,10 @@ from benchmarks._backends import EAGER, GRAPHS, WHOLE_ROUND, attention_names, ru
 from benchmarks._cases import TokenIds, greedy_cases
 from benchmarks._goal import Goal
 from benchmarks._hub import CompiledPeer, HubPeer
-from benchmarks._race import Answer, Result, race
+from benchmarks._race import Answer, Contestant, Result, race
 from benchmarks._speed import Group, Row, best_transformers, entrant, hub_entrants, measure, speed_table
 from benchmarks.gpu_8b import entrants, goals, name_of
+from outrider import ChainBuilder
 from outrider.checkpoint import Checkpoint
 from outrider_adapters.pairs import tiny
 from tests.support.pair import trained_pair
@@ -64,7 +65,9 @@ def test_goals_are_those_of_whole_rounds() -> None:
     plain, ratio, batched = goals([group(*rows), group(*rows, batch=8)])
     assert [plain.found, ratio.found, batched.found] == pytest.approx([171, 2.9, 2.9])
     assert [plain.reached, ratio.reached] == [True, False]
-    assert batched.text.startswith("batch 8, chain 5, whole round")
+    # Larger batches are told, and nothing is wanted of them.
+    assert batched.reached
+    assert str(batched) == "- batch 8, chain 5, whole round, over the best transformers: 2.90"
     assert str(Goal("seconds", 30, 31.0, at_most=True)) == "- seconds: 31.00, wanted at most 30: MISSED"
     assert Goal("seconds", 30, 30.0, at_most=True).reached
 
@@ -86,6 +89,36 @@ def test_every_step_takes_part_and_tells_what_its_graphs_cost() -> None:
     assert size is not None and size > 0  # noqa: PT018 - one fact
     assert graphs.report is not None
     assert {by for (_, by), times in graphs.report.ran.items() if times} == {"breakable"}
+
+
+def test_nothing_is_captured_once_the_warm_up_is_over() -> None:
+    pair = trained_pair()
+    field = [
+        entrant(step, pair.target, ChainBuilder(pair.eagle3, 3), drafted=3, backend="sdpa", step=step, batch=4)
+        for step in (EAGER, WHOLE_ROUND)
+    ]
+    seen: list[tuple[str, int]] = []
+    told: list[str] = []
+
+    def watched(one: Contestant) -> Contestant:
+        def generate(prompts: Sequence[TokenIds]) -> Answer:
+            answer = one.generate(prompts)
+            seen.append((one.name, one.preparations()))
+            return answer
+
+        return evolve(one, generate=generate)
+
+    race([watched(one.contestant) for one in field], CASES[:4], 4, repeats=2, tell=told.append)
+    eager, graphs = ([count for name, count in seen if name == step] for step in (EAGER, WHOLE_ROUND))
+    # One warm-up and two repetitions; rounds of sizes that come once an answer are captured in the second.
+    assert eager == [0] * 3
+    assert graphs[0] < graphs[-1]
+    assert len(set(graphs[-4:])) == 1, "the last warm-up and both repetitions prepare nothing"
+    assert len(graphs) > 4
+    assert [line.partition(",")[0] for line in told[:2]] == [
+        "eager: 1 warm-up",
+        f"whole round: {len(graphs) - 2} warm-ups",
+    ]
 
 
 def test_transformers_runs_the_tensors_it_is_given_and_a_static_cache_is_as_good_as_a_dynamic_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from attrs import evolve
 
 from benchmarks._cases import Case, TokenIds
 from benchmarks._race import Answer, Contestant, Result, WrongTextError, agreement, race
@@ -43,6 +44,26 @@ def test_turns_are_taken_group_by_group_after_everybody_warmed_up() -> None:
     field = [worker(name, clock, log, lambda prompt, number: 1.0) for name in "AB"]
     race(field, CASES, 2, repeats=2, clock=clock)
     assert log == ["A0", "A2", "B0", "B2", *["A0", "B0", "A2", "B2"] * 2]
+
+
+def test_warming_up_ends_when_an_answer_prepares_nothing_and_at_the_latest_after_four() -> None:
+    clock, log, told = Clock(), list[str](), list[str]()
+
+    def preparing(name: str, times: int) -> Contestant:
+        one = worker(name, clock, log, lambda prompt, number: 1.0)
+        # Two groups an answer; each of the first ``times`` answers prepares something.
+        return evolve(one, preparations=lambda: min(log.count(f"{name}0"), times))
+
+    race(
+        [preparing(name, times) for name, times in (("A", 0), ("B", 2), ("C", 9))],
+        CASES,
+        2,
+        1,
+        clock=clock,
+        tell=told.append,
+    )
+    assert [log.count(f"{name}2") - 1 for name in "ABC"] == [1, 3, 4]
+    assert told == ["A: 1 warm-up, 2.0 s", "B: 3 warm-ups, 6.0 s", "C: 4 warm-ups, 8.0 s", "repetition 1 of 1: 6.0 s"]
 
 
 def test_a_slow_repetition_of_one_group_does_not_count() -> None:

@@ -41,6 +41,18 @@ def test_a_file_without_markers_holds_the_report_alone(tmp_path: Path) -> None:
     assert (tmp_path / "new.md").read_text() == "text\n\n| a |\n|---|\n| b |\n"
 
 
+def test_a_report_with_a_file_is_there_as_it_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "speed.md"
+    report = Report("speed", path)
+    report.add("first")
+    report.put("table", "one row")
+    assert path.read_text() == "first\n\none row\n"
+    report.add("last")
+    report.put("table", "two rows", show=False)
+    assert path.read_text() == "first\n\ntwo rows\n\nlast\n"
+    assert capsys.readouterr().out == "first\n\none row\n\nlast\n\n"
+
+
 def test_the_environment_names_versions_and_no_path() -> None:
     text = environment(torch.device("cpu"))
     assert f"torch {torch.__version__}" in text

@@ -123,6 +123,7 @@ def test_of_prompts_that_were_all_refused_there_are_no_statistics(sighted: Comma
             ran = sighted("generate", *arguments, *compare)
             assert ran.code == 1
             assert len(ran.err.splitlines()) == 1, ran.err
+            assert "" not in ran.out.split("\n")[:-1], "no empty line where text would stand"
     lines = [{"prompt": ASK, "images": ["gone.toy"]}, {"prompt": ASK, "images": ["one.toy"]}]
     ran = sighted("generate", "--input", write_lines(folder / "in.jsonl", *lines), "--keep-going", *TOKENS)
     assert "target passes: " in ran.err

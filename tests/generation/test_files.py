@@ -52,13 +52,23 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://example.org/a.png", "HTTPS://example.org/a.png", "file:///tmp/a.png", "data:image/png;base64," + "A" * 5000],
+    [
+        "http://example.org/a.png",
+        "HTTPS://example.org/a.png",
+        "file:///tmp/a.png",
+        "data:image/png;base64," + "A" * 5000,
+    ],
 )
 def test_a_url_is_told_from_a_missing_file(url: str) -> None:
     said = refusal(url)
     assert said.startswith(f"'{url[:100]}")
     assert said.endswith("URLs are not fetched; download the file and give its path")
     assert len(said) < 500
+
+
+def test_a_url_behind_a_folder_is_one(tmp_path: Path) -> None:
+    assert "https:/example.org/a.png': URLs are not fetched" in refusal(tmp_path / "https://example.org/a.png")
+    assert "No such file" in refusal(tmp_path / "metadata:a.png")
 
 
 def test_a_file_with_the_name_of_a_url_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ class LlavaPlan:
         """The image encoder with weights from ``weights``, which notes what is missing or does not fit."""
         # Old checkpoints store the indices of patches, which count from 0.
         weights.ignore_ending("embeddings.position_ids")
-        tower = load_tower(self._make_tower, weights.scope(*_TOWER), device, "vision_model.")
+        tower = load_tower(self.hub, self._make_tower, weights.scope(*_TOWER), device, "vision_model.")
         hidden, vision = self.decoder.config.hidden_size, self.hub.vision.get_int("hidden_size")
         scope = weights.scope(*_PROJECTOR)
         bias = self.hub.values.get_bool("multimodal_projector_bias", True)

@@ -12,10 +12,28 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from outrider.checkpoint import Checkpoint, Config
-from outrider.errors import CheckpointError
+from outrider.errors import CheckpointError, Problems
 from outrider_adapters.nn import WeightLoader
 
 __all__ = ["HubConfig", "load_tower", "read_hub_config"]
+
+_SIZES = (
+    "depth",
+    "hidden_size",
+    "image_size",
+    "in_channels",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_channels",
+    "num_heads",
+    "num_hidden_layers",
+    "out_hidden_size",
+    "patch_size",
+    "spatial_merge_size",
+    "temporal_patch_size",
+    "window_size",
+)
+"""What towers count by; transformers takes any number and fails when an image comes."""
 
 
 class _LoadedConfig(Protocol):
@@ -59,6 +77,10 @@ def read_hub_config(checkpoint: Checkpoint) -> HubConfig:
     text, vision = values.section("text_config"), values.section("vision_config")
     if text is None or vision is None:
         raise CheckpointError(f"{where}: 'text_config' and 'vision_config' are needed, one of them is missing")
+    with Problems(f"{vision.where} does not describe a usable tower", CheckpointError) as problems:
+        for key in _SIZES:
+            if (size := vision.get_optional_int(key)) is not None and size < 1:
+                problems.add(f"'{key}' is {size}, at least 1 is needed")
     shared = {
         key: values.values[key]
         for key in ("dtype", "eos_token_id", "quantization_config", "tie_word_embeddings")
@@ -85,15 +107,27 @@ class _EmptyIsMeta(TorchFunctionMode):
 
 
 def load_tower(
-    make: Callable[[], nn.Module], weights: WeightLoader, device: torch.device, outer: str = ""
+    hub: HubConfig,
+    make: Callable[[], nn.Module],
+    weights: WeightLoader,
+    device: torch.device,
+    outer: str = "",
 ) -> nn.Module:
-    """The module that ``make`` builds, in inference, with weights from ``weights``, which notes what is missing.
+    """The module that ``make`` builds from ``hub``, in inference, with weights from ``weights``, which notes what is missing.
 
     No weight is initialised or held twice. ``outer``: a prefix that versions of the module give to all names; ``weights``
     must look for names without it.
+
+    Raises:
+        CheckpointError: transformers builds no module from such a config.
     """
-    with _EmptyIsMeta():
-        module = make()
+    try:
+        with _EmptyIsMeta():
+            module = make()
+    except Exception as error:  # whatever the module's class raises
+        raise CheckpointError(
+            f"{hub.vision.where}: transformers cannot build the tower ({type(error).__name__}: {error})"
+        ) from error
     state = {
         name: weights.tensor(
             name.removeprefix(outer), tuple(value.shape), None if value.is_floating_point() else value.dtype

@@ -119,7 +119,10 @@ class VisionLanguageLoader(TargetLoader):
         problems = list(rehearsal.problems())
         try:
             codec = read_codec(checkpoint)
-            if codec is not None and (problem := self._misplaced(checkpoint, codec, plan.placeholders.image)) is not None:
+            if (
+                codec is not None
+                and (problem := self._misplaced(checkpoint, codec, plan.placeholders.image)) is not None
+            ):
                 problems.append(problem)
         except CheckpointError as error:
             problems.append(str(error))

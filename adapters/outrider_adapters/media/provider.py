@@ -8,7 +8,7 @@ import torch
 from attrs import frozen
 from PIL.Image import Image
 
-from outrider.errors import ContextLengthError, InputError, Problems
+from outrider.errors import CheckpointError, ContextLengthError, InputError, Problems
 from outrider.interfaces import ChatMessage, LayerStackProvider, MultimodalProvider, PreparedPrompt, TextCodec
 from outrider_adapters.media.chat import MediaChat
 from outrider_adapters.media.decode import decode_image
@@ -57,6 +57,12 @@ class ImagePromptProvider(MultimodalProvider):
         placement = place(token_ids, self._placeholders.image, grids)
         self._check(placement, images, max_tokens)
         features = self._encoder.encode(images, grids) if images else None
+        expected = (sum(grid.num_tokens for grid in grids), self._stack.spec.hidden_size)
+        if features is not None and tuple(features.shape) != expected:
+            raise CheckpointError(
+                f"the tower gives rows {list(features.shape)} for {_counted(images)}, expected {list(expected)}; its config "
+                "contradicts its weights"
+            )
         embeds = merge(self._stack, placement, features)
         placed = self._encoder.positions(placement)
         return PreparedPrompt(
@@ -125,9 +131,12 @@ class ImagePromptProvider(MultimodalProvider):
             for image, span in zip(images, placement.spans, strict=True)
         )
         of_images = sum(span.grid.num_tokens for span in placement.spans)
-        counted = "1 image" if len(images) == 1 else f"{len(images)} images"
-        taken = f", {of_images} of them for {counted} ({sizes})" if images else ""
+        taken = f", {of_images} of them for {_counted(images)} ({sizes})" if images else ""
         raise ContextLengthError(
             f"the prompt has {length} token{'' if length == 1 else 's'}{taken}, at most {max_tokens} "
             f"{'is' if max_tokens == 1 else 'are'} allowed; give fewer or smaller images, a shorter text or a larger context"
         )
+
+
+def _counted(images: Sequence[Image]) -> str:
+    return "1 image" if len(images) == 1 else f"{len(images)} images"

@@ -86,7 +86,7 @@ class QwenVlPlan:
 
     def encoder(self, weights: WeightLoader, device: torch.device, dtype: torch.dtype) -> QwenVlEncoder:
         """The image encoder with weights from ``weights``, which notes what is missing or does not fit."""
-        tower = load_tower(self._make_tower, weights.scope(*_TOWER), device)
+        tower = load_tower(self.hub, self._make_tower, weights.scope(*_TOWER), device)
         return QwenVlEncoder(self.processor, tower, self.patches, device, dtype)
 
     def _make_tower(self) -> nn.Module:
@@ -100,14 +100,23 @@ def _read_patches(checkpoint: Checkpoint, hub: HubConfig, processor: HubImagePro
     vision = hub.vision
     patch, merge = vision.get_int("patch_size"), vision.get_int("spatial_merge_size")
     shortest, longest = processor.size.shortest_edge, processor.size.longest_edge
+    window, side = vision.get_int("window_size"), patch * merge
     with Problems(f"{checkpoint.directory}: the image processor does not fit the tower", CheckpointError) as problems:
         if shortest is None or longest is None:
             problems.add(
                 f"its 'size' is {processor.size}, expected shortest_edge and longest_edge (the fewest and most pixels)"
             )
+        if window < side:
+            problems.add(f"{vision.where}: 'window_size' is {window}, a window of one token takes {side} pixels")
     patches = Patches(patch, merge, shortest or 1, longest or 1)
     try:
-        patches.cut(processor, [new("RGB", _PROBE_SIZE)], [patches.grid(*_PROBE_SIZE)])
-    except (CheckpointError, InputError) as error:
-        raise CheckpointError(f"{checkpoint.directory}: {error}") from error
+        pixels, _ = patches.cut(processor, [new("RGB", _PROBE_SIZE)], [patches.grid(*_PROBE_SIZE)])
+    except (CheckpointError, InputError, TypeError) as error:  # words where the processor's config needs numbers
+        raise CheckpointError(f"{checkpoint.directory}: {error}; mend preprocessor_config.json") from error
+    expected = vision.get_int("in_channels", 3) * vision.get_int("temporal_patch_size") * patch * patch
+    if (found := pixels.shape[1]) != expected:
+        raise CheckpointError(
+            f"{checkpoint.directory}: the image processor makes patches of {found} values, the tower takes {expected}; its "
+            "config must have the tower's temporal_patch_size"
+        )
     return patches

@@ -112,7 +112,7 @@ class Job:
             run = run_prompts(self.model, prompts, self.settings, take, self.keep_going)
         if self.results is not None:
             self.results.release()
-        if self.streams:
+        if self.streams and _ran(run):
             write_out("\n")
         return run
 
@@ -169,6 +169,11 @@ class Job:
 
 
 def _show(run: Run, rows: Sequence[StatisticsRow]) -> None:
-    """The statistics; where every prompt was refused before it ran, they would be zeros above the error."""
-    if run.statistics.num_target_passes or not run.failed:
+    """The statistics; where nothing ran they would be zeros above the error."""
+    if _ran(run):
         show_statistics(rows)
+
+
+def _ran(run: Run) -> bool:
+    """Whether any prompt ran, or none failed; else every prompt was refused before."""
+    return run.statistics.num_target_passes > 0 or not run.failed

@@ -17,10 +17,8 @@ def ancestors_of(parents: Tensor, depth: int) -> Tensor:
     rows, drafted = parents.shape
     nodes = torch.arange(drafted + 1, device=parents.device).expand(rows, -1)
     parent_of = torch.cat([torch.zeros_like(nodes[:, :1]), parents], dim=1)
-    marked = torch.zeros(rows, drafted + 1, drafted + 1, dtype=torch.bool, device=parents.device)
-    here = nodes
-    marked.scatter_(2, here[:, :, None], True)
+    path = [nodes]
     for _ in range(depth):
-        here = parent_of.gather(1, here)
-        marked.scatter_(2, here[:, :, None], True)
-    return marked
+        path.append(parent_of.gather(1, path[-1]))
+    marked = torch.zeros(rows, drafted + 1, drafted + 1, dtype=torch.bool, device=parents.device)
+    return marked.scatter_(2, torch.stack(path, dim=2), True)

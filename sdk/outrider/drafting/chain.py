@@ -9,6 +9,7 @@ from outrider.drafting.chain_proposal import ChainLayout
 from outrider.drafting.choosing import ProposalMode, chain_paths, draft_scores
 from outrider.drafting.limits import draft_lengths
 from outrider.drafting.memory import DraftMemory
+from outrider.drafting.scratch import ScratchLayout
 from outrider.sampling import draw_children
 from outrider.types import HiddenTap, Proposal, TreeShape
 from outrider.types.proposal import DraftDistribution
@@ -26,6 +27,7 @@ class ChainDrafter:
         self._memory = memory
         self._mode = mode
         self._layout = ChainLayout(length, num_rows, memory.spec.device)
+        self._scratch = ScratchLayout.chain(length - 1, memory.spec.device)
 
     @property
     def shape(self) -> TreeShape:
@@ -48,9 +50,10 @@ class ChainDrafter:
         carried = None if memory.state is None else memory.state[:rows]
         tokens: list[Tensor] = []
         probs: list[Tensor] = []
+        scratch = memory.place(state, self._scratch)
         for step in range(self.shape.num_tokens):
             if step:
-                output = memory.step(state, tokens[-1][:, None], carried, depth=step - 1, first_slot=step - 1)
+                output = memory.step(state, scratch, step - 1, tokens[-1][:, None], carried)
                 hidden, carried = output.hidden, output.state
             tokens.append(self._next_token(memory.draft.logits(hidden), state, tokens, probs))
         limit = draft_lengths(state, self.shape, memory.max_pairs)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from outrider.drafting.alignment import token_rows
 from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
+from outrider.drafting.scratch import PlacedScratch, ScratchLayout
 from outrider.interfaces import AttnBackend, BoundDraft, GraphRunner, KVCache
 from outrider.kv import slots_of
 from outrider.planning import PlanCache
@@ -54,7 +55,7 @@ class DraftMemory:
             rows = token_rows(rows, self._kv.page_size)
         inputs = {
             "embeds": self._embeds(rows),
-            "positions": self._positions(rows.indices if self._counts_tokens else rows.positions),
+            "positions": self._on_axes(self._in_range(rows.indices if self._counts_tokens else rows.positions)),
         }
         if self.spec.taps:
             assert rows.features is not None, "the loop feeds features to a drafter that names taps"
@@ -75,46 +76,51 @@ class DraftMemory:
         if self.state is not None and output.state is not None:
             self.state[here] = output.state
 
+    def place(self, state: DecodeState, layout: ScratchLayout) -> PlacedScratch:
+        """Where the drafted rows of a proposal stand, for all of its steps. Device only, capture-safe."""
+        # The verified rows whose keys the draft holds: one a pair, and the first token where it reads tokens alone.
+        verified = state.lengths + 1 if self._reads_tokens else state.lengths
+        places_SB = verified + layout.order[:, None]
+        indices_SB = places_SB if layout.depths is layout.order else verified + layout.depths[:, None]
+        positions_SB = indices_SB if self._counts_tokens else indices_SB + state.position_offsets
+        return PlacedScratch(
+            verified=verified,
+            places=places_SB,
+            slots=slots_of(state.page_table, places_SB.t(), self._kv.page_size).t(),
+            positions=self._in_range(positions_SB),
+            lengths=indices_SB + 1 if self.spec.needs_lengths else None,
+        )
+
     def step(
         self,
         state: DecodeState,
+        scratch: PlacedScratch,
+        first_slot: int,
         tokens: Tensor,
         carried: Tensor | None,
-        depth: int,
-        first_slot: int,
         tail_mask: Tensor | None = None,
         tail_depths: Tensor | None = None,
     ) -> DraftOutput:
-        """Run drafted ``tokens [B, Q]`` that stand ``depth`` pairs after the verified ones.
+        """Run drafted ``tokens [B, Q]`` in the slots of ``scratch`` from ``first_slot`` on.
 
-        ``carried [B·Q, width]``: state of each row's parent. ``first_slot``: slots past the prefix where the Q rows are
-        written. ``tail_mask [B, Q, M]``: the drafted slots each row sees; ``None`` for a chain (Q = 1).
+        ``carried [B·Q, width]``: state of each row's parent. ``tail_mask [B, Q, M]``: the drafted slots each row sees;
+        ``None`` for a chain (Q = 1), whose rows see all that stands before them.
         """
         rows, queries = tokens.shape
-        # The verified rows whose keys the draft holds: one a pair, and the first token where it reads tokens alone.
-        verified = state.lengths + 1 if self._reads_tokens else state.lengths
-        indices = (verified + depth)[:, None] if depth else verified[:, None]
-        if queries == 1:
-            # A level of one node may follow wider ones, so its slot is not its depth.
-            places = indices if first_slot == depth else verified[:, None] + first_slot
-        else:
-            places = verified[:, None] + (first_slot + _count(queries, tokens))
-        positions = indices if self._counts_tokens else indices + state.position_offsets[:, None]
-        if queries > 1:
-            positions = positions.expand(rows, queries)
+        here = slice(first_slot, first_slot + queries)
         inputs = {
             "embeds": self.draft.embed(tokens.reshape(-1)),
-            "positions": self._positions(positions.reshape(-1)),
+            "positions": self._on_axes(_by_request(scratch.positions[here])),
         }
         if carried is not None:
             inputs["state"] = carried
-        if self.spec.needs_lengths:
-            inputs["lengths"] = indices.expand(rows, queries).reshape(-1) + 1
+        if scratch.lengths is not None:
+            inputs["lengths"] = _by_request(scratch.lengths[here])
         batch = AttnBatch(
             query_lens=(queries,) * rows,
-            prefix_lens=verified + first_slot if tail_mask is None and first_slot else verified,
+            prefix_lens=scratch.places[first_slot] if tail_mask is None else scratch.verified,
             page_table=state.page_table,
-            slots=slots_of(state.page_table, places, self._kv.page_size).reshape(-1),
+            slots=_by_request(scratch.slots[here]),
             max_length=state.max_length + first_slot + queries,
             tail_mask=tail_mask,
             query_depths=None if tail_depths is None else tail_depths[:, -queries:],
@@ -152,17 +158,17 @@ class DraftMemory:
             return embeds
         return torch.where(rows.next_media[:, None], rows.next_embeds.to(embeds.dtype), embeds)
 
-    def _positions(self, positions: Tensor) -> Tensor:
-        """``positions [T]`` or ``[3, T]`` on the draft's axes.
-
-        Rows past the draft's context are padding (`draft_lengths` gives them no token); their rope is kept in range.
-        """
-        if self.spec.position_axes == 1:
-            positions = positions if positions.dim() == 1 else positions[0]
-        elif positions.dim() == 1:
-            positions = positions.expand(self.spec.position_axes, -1)
+    def _in_range(self, positions: Tensor) -> Tensor:
+        """``positions`` within the draft's context: rows past it are padding (`draft_lengths` gives them no token)."""
         return positions.clamp(max=self.spec.max_positions - 1)
 
+    def _on_axes(self, positions: Tensor) -> Tensor:
+        """``positions [T]`` or ``[3, T]`` on the draft's axes."""
+        if self.spec.position_axes == 1:
+            return positions if positions.dim() == 1 else positions[0]
+        return positions.expand(self.spec.position_axes, -1) if positions.dim() == 1 else positions
 
-def _count(queries: int, like: Tensor) -> Tensor:
-    return torch.arange(queries, device=like.device)
+
+def _by_request(values_QB: Tensor) -> Tensor:
+    """``[B · Q]``: the rows of a request side by side."""
+    return values_QB.t().reshape(-1)

@@ -17,6 +17,7 @@ from outrider.drafting.ancestors import ancestors_of
 from outrider.drafting.choosing import ProposalMode, draft_scores, level_paths
 from outrider.drafting.limits import draft_lengths
 from outrider.drafting.memory import DraftMemory
+from outrider.drafting.scratch import ScratchLayout
 from outrider.errors import ConfigurationError
 from outrider.sampling import draw_children
 from outrider.types import HiddenTap, Proposal, TreeShape
@@ -53,8 +54,8 @@ class _Level:
     """The inner nodes of one level, and how the next level's nodes come from them.
 
     ``nodes``: node ids that are run. ``parent_rows``: which run node of the level above each comes from. ``mask``: the run
-    nodes (in slot order) each sees. ``slot_depths``: pair depth of every slot so far. ``child_rows``, ``child_ranks``: for
-    each node of the next level, its parent among ``nodes`` and its place among the parent's best.
+    nodes (in slot order) each sees. ``child_rows``, ``child_ranks``: for each node of the next level, its parent among
+    ``nodes`` and its place among the parent's best.
     """
 
     nodes: tuple[int, ...]
@@ -62,7 +63,6 @@ class _Level:
     parent_rows: Tensor
     first_slot: int
     mask: Tensor
-    slot_depths: Tensor
     child_rows: Tensor
     child_ranks: Tensor
     max_children: int
@@ -97,6 +97,8 @@ class StaticTreeDrafter:
             is_chain=list(parents) == list(range(len(parents))),
             scratch_slots=sum(len(level.nodes) for level in self._levels[1:]),
         )
+        run_depths = [number for number, level in enumerate(self._levels[1:]) for _ in level.nodes]
+        self._scratch = ScratchLayout.tree(run_depths, device)
         parents_1N = torch.tensor([list(parents)], device=device)
         self._parents = parents_1N.expand(num_rows, -1)
         self._depths = torch.tensor([depths], device=device).expand(num_rows, -1)
@@ -124,6 +126,7 @@ class StaticTreeDrafter:
         level_tokens: list[Tensor] = []
         probs: list[Tensor] = []
         paths = torch.empty(rows, 1, 0, dtype=torch.int64, device=state.lengths.device)
+        scratch = memory.place(state, self._scratch)
         for number, level in enumerate(self._levels):
             if number:
                 if carried is not None:
@@ -134,12 +137,12 @@ class StaticTreeDrafter:
                 queries = len(level.nodes)
                 output = memory.step(
                     state,
+                    scratch,
+                    level.first_slot,
                     inner_tokens,
                     carried,
-                    depth=number - 1,
-                    first_slot=level.first_slot,
                     tail_mask=level.mask.expand(rows, -1, -1),
-                    tail_depths=level.slot_depths.expand(rows, -1),
+                    tail_depths=self._scratch.depths[: level.first_slot + queries].expand(rows, -1),
                 )
                 hidden, carried = output.hidden, output.state
             else:
@@ -201,7 +204,6 @@ def _plan_levels(parents: Sequence[int], depths: Sequence[int], device: torch.de
                 ),
                 first_slot=first_slot,
                 mask=torch.tensor([[slot in paths[node] for slot in slots] for node in nodes], device=device),
-                slot_depths=torch.tensor([depths[slot] - 1 for slot in slots], device=device),
                 child_rows=torch.tensor([nodes.index(parents[node - 1]) for node in below], device=device),
                 child_ranks=torch.tensor([children[parents[node - 1]].index(node) for node in below], device=device),
                 max_children=max(len(children[node]) for node in nodes),

@@ -16,6 +16,7 @@ from outrider.drafting.ancestors import ancestors_of
 from outrider.drafting.choosing import ProposalMode, draft_scores, level_paths
 from outrider.drafting.limits import draft_lengths
 from outrider.drafting.memory import DraftMemory
+from outrider.drafting.scratch import ScratchLayout
 from outrider.types import HiddenTap, Proposal, TreeShape
 from outrider.types.state import DecodeState, VerifiedRows
 
@@ -59,10 +60,9 @@ class TreeDrafter:
             scratch_slots=width * (depth - 1),
         )
         device = memory.spec.device
-        levels = torch.arange(depth, device=device)
         per_level = torch.tensor([width, *[width * width] * (depth - 1)], device=device)
-        self._level_S = levels.repeat_interleave(per_level)
-        self._slot_levels = levels.repeat_interleave(width)
+        self._depth_S = torch.arange(1, depth + 1, device=device).repeat_interleave(per_level)
+        self._scratch = ScratchLayout.tree([level for level in range(depth - 1) for _ in range(width)], device)
         self._self_mask = torch.eye(width, dtype=torch.bool, device=device)
         self._depth = depth
 
@@ -83,15 +83,12 @@ class TreeDrafter:
     def propose(self, state: DecodeState) -> Proposal:
         """The best N candidates of each row's tree, parents before children."""
         tokens_BS, scores_BS, parents_BS = self._grow(state)
-        rows, drafted = tokens_BS.shape[0], self._shape.num_tokens
+        drafted = self._shape.num_tokens
         order_BS = scores_BS.sort(dim=1, descending=True, stable=True).indices
         chosen_BN = order_BS[:, :drafted].sort(dim=1).values
-        # Node ids: 0 is the root, chosen candidates count from 1. Column 0 of the table stands for the root as parent.
-        node_of = torch.zeros(rows, tokens_BS.shape[1] + 1, dtype=torch.int64, device=tokens_BS.device)
-        ids = torch.arange(1, drafted + 1, device=tokens_BS.device).expand(rows, -1)
-        node_of.scatter_(1, chosen_BN + 1, ids)
-        parents_BN = node_of.gather(1, parents_BS.gather(1, chosen_BN) + 1)
-        depths_BN = self._level_S[chosen_BN] + 1
+        # Node ids: 0 is the root (candidate -1), chosen candidates count from 1 in their order.
+        parents_BN = torch.searchsorted(chosen_BN, parents_BS.gather(1, chosen_BN), right=True)
+        depths_BN = self._depth_S[chosen_BN]
         return Proposal(
             tokens=tokens_BS.gather(1, chosen_BN),
             parents=parents_BN,
@@ -118,16 +115,17 @@ class TreeDrafter:
         path_tokens = frontier_tokens[:, :, None]
         carried = None if memory.state is None else memory.state[:rows].repeat_interleave(width, dim=0)
         mask = self._self_mask.expand(rows, -1, -1)
+        scratch = memory.place(state, self._scratch)
         stored = width
         for level in range(1, self._depth):
             output = memory.step(
                 state,
+                scratch,
+                (level - 1) * width,
                 frontier_tokens,
                 carried,
-                depth=level - 1,
-                first_slot=(level - 1) * width,
                 tail_mask=mask,
-                tail_depths=self._slot_levels[: level * width].expand(rows, -1),
+                tail_depths=self._scratch.depths[: level * width].expand(rows, -1),
             )
             scores, ids = self._best(output.hidden, state, path_tokens)
             scores = (frontier_scores[:, :, None] + scores.view(rows, width, width)).view(rows, -1)

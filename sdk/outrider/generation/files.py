@@ -13,7 +13,8 @@ __all__ = ["MOST_BYTES", "read_image", "shown_path"]
 MOST_BYTES = 1 << 30
 """Of a file; no image that is decoded needs as many."""
 _MOST_SHOWN = 300
-_URL = re.compile(r"(https?|ftp|s3|gs|hf|file|data):", re.IGNORECASE)
+_URL = re.compile(r"(^|/)((https?|ftp|s3|gs|hf|file):/|data:)", re.IGNORECASE)
+"""Behind a folder, too: lines of a file name their images from where it lies."""
 _KINDS = (
     (stat.S_ISDIR, "Is a directory"),
     (stat.S_ISFIFO, "it is a pipe, which may never end"),
@@ -38,10 +39,12 @@ def read_image(path: object) -> bytes:
             if is_kind(found.st_mode):
                 raise InputError(f"{name}: {said}; give the path of an image file")
         if found.st_size > MOST_BYTES:
-            raise InputError(f"{name}: it has {found.st_size} bytes, at most {MOST_BYTES} are read; scale the image down")
+            raise InputError(
+                f"{name}: it has {found.st_size} bytes, at most {MOST_BYTES} are read; scale the image down"
+            )
         return file.read_bytes()
     except (OSError, ValueError, RuntimeError) as error:  # missing, not allowed, a NUL in it, no such user
-        if _URL.match(str(path)):
+        if _URL.search(str(path)):
             raise InputError(f"{name}: URLs are not fetched; download the file and give its path") from error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InputError(f"{name}: {reason}; give the path of an image file") from error

@@ -62,8 +62,8 @@ def report_rows(report: DispatchReport, summary: CaptureSummary | None = None) -
     rows = [ReportRow("runner", report.runner)]
     rows += [ReportRow(phase.value, _ran(report, phase)) for phase in _PHASES if _counts(report, phase)]
     rows += [
-        ReportRow(_without(phase, by), _refused(report, phase, reason, refused))
-        for (phase, by, reason), refused in report.explained.items()
+        ReportRow(_without(phase, refused.by), _refused(report, phase, refused))
+        for phase, refused in sorted(((phase, each) for (phase, *_), each in report.explained.items()), key=_place)
     ]
     rows += _captured(totals_by_kind(report.captured))
     if summary is not None:
@@ -81,7 +81,7 @@ def capture_rows(summary: CaptureSummary) -> tuple[ReportRow, ...]:
     rows.append(ReportRow("graphs in all", f"{_cost(everything)}, at {counted(summary.sizes, 'size')}"))
     rows += [
         ReportRow(_without(each.phase, each.refused.by), f"at {counted(each.sizes, 'size')}: {_why(each.refused)}")
-        for each in summary.unserved
+        for each in sorted(summary.unserved, key=lambda each: _place((each.phase, each.refused)))
     ]
     rows += _left_out(summary)
     return tuple(rows)
@@ -109,12 +109,21 @@ def _ran(report: DispatchReport, phase: Phase) -> str:
     if _EAGER not in counts:
         return text
     if phase is Phase.ROUND:
+        if (phase, "round", RefusalReason.DEVICE) in report.explained:
+            return text  # nothing was to be captured
         return f"{text} (the first round of a shape is its warm-up)"
     inside = report.ran[Phase.ROUND, _EAGER] and not any(what is phase for what, _, _ in report.explained)
     return f"{text} (inside rounds that warmed up)" if inside else text
 
 
-def _refused(report: DispatchReport, phase: Phase, reason: RefusalReason, refused: Refused) -> str:
+def _place(row: tuple[Phase, Refused]) -> tuple[int, int]:
+    """As the loop comes to the phases, and the runner to its kinds of graphs."""
+    phase, refused = row
+    return _PHASES.index(phase), _ORDER.index(refused.by) if refused.by in _ORDER else len(_ORDER)
+
+
+def _refused(report: DispatchReport, phase: Phase, refused: Refused) -> str:
+    reason = refused.reason
     kinds = sum(what is phase and why is reason for what, _, why in report.explained)
     times = counted(report.refused[phase, reason], "time")
     # The count is of all kinds of graphs together that gave this reason.

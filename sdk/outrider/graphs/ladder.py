@@ -257,7 +257,7 @@ class LadderRunner:
         remedy = (
             f"nothing need be done where another worker does it; else build the runner with role '{Role.BOTH.value}'"
         )
-        return Refused(RefusalReason.ROLE, f"{what} on a worker for {role} only", remedy, by)
+        return Refused(RefusalReason.ROLE, f"{what}, on a worker for {role} only", remedy, by)
 
     def _check_open(self, verb: str) -> None:
         if self._closed:

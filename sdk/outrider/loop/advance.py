@@ -32,39 +32,38 @@ class RowStatus(IntEnum):
 def advance(state: DecodeState, acceptance: Acceptance) -> Tensor:
     """Emit the accepted tokens and the bonus, cut at stop ids and limits, and move ``state`` on, in place.
 
-    Returns ``[B, K + 4]`` int64: K + 1 tokens, how many of them are emitted, the acceptance length (bonus included, uncut,
-    0 where nothing was verified), and the `RowStatus`. Device only, static shapes, capture-safe.
+    Returns ``[B, K + 4]`` int64: K + 1 tokens, how many of them are emitted, the acceptance length (bonus included, uncut),
+    and the `RowStatus`. Device only, static shapes, capture-safe.
     """
     tokens = acceptance.tokens
     width = tokens.shape[1]
-    column = torch.arange(width, device=tokens.device)
-    after = state.lengths + 1
-    room = state.max_totals - after
-    is_stop = (tokens[:, :, None] == state.stop_ids[:, None, :]).any(dim=2)
-    first_stop = torch.where(is_stop, column, width).amin(dim=1)
+    nth = torch.arange(1, width + 1, device=tokens.device)
+    indices = state.lengths[:, None] + nth
+    room = state.max_totals - indices[:, 0]
+    is_other = (tokens[:, :, None] != state.stop_ids[:, None, :]).all(dim=2)
+    up_to_stop = nth.masked_fill(is_other, width + 1).amin(dim=1)
     uncut = acceptance.counts + 1
-    emitted = torch.minimum(torch.minimum(uncut, room), first_stop + 1)
+    emitted = torch.minimum(torch.minimum(uncut, room), up_to_stop)
     # Later lines win: a stop id over the limit, NaN over both, and a row that had finished over everything.
-    status = torch.where(emitted == room, RowStatus.FULL, RowStatus.RUNNING)
-    status.masked_fill_(first_stop < emitted, RowStatus.STOP_ID)
+    status = (emitted == room) * RowStatus.FULL
+    status.masked_fill_(emitted == up_to_stop, RowStatus.STOP_ID)
     status.masked_fill_(~acceptance.finite, RowStatus.NON_FINITE)
     status.masked_fill_(state.finished, RowStatus.IDLE)
-    alive = status < RowStatus.NON_FINITE
-    emitted *= alive
-    packed = torch.cat([tokens, emitted[:, None], (uncut * alive)[:, None], status[:, None]], dim=1)
+    emitted.masked_fill_(status >= RowStatus.NON_FINITE, 0)
+    packed = torch.cat([tokens, emitted[:, None], uncut[:, None], status[:, None]], dim=1)
 
     # Columns past `emitted` land beyond the sequence and are overwritten by the next round.
-    state.tokens.scatter_(1, after[:, None] + column, tokens)
+    state.tokens.scatter_(1, indices, tokens)
     state.lengths.add_(emitted)
     # The newest token of a row that emits, and of any other the root itself, which is in the history too.
     torch.gather(state.tokens, 1, state.lengths[:, None], out=state.roots[:, None])
-    state.finished.logical_or_(status != RowStatus.RUNNING)
+    state.finished.logical_or_(status)  # true of all but RUNNING
     return packed
 
 
 @frozen
 class RowReport:
-    """One row of a packed result, on the host."""
+    """One row of a packed result, on the host. ``accept_length``: 0 where nothing was verified."""
 
     token_ids: tuple[int, ...]
     accept_length: int
@@ -75,6 +74,8 @@ def unpack(packed: Tensor) -> list[RowReport]:
     """The rows of a packed result that has arrived on the host."""
     reports: list[RowReport] = []
     for values in int_rows(packed):
-        *tokens, emitted, accept_length, status = values
-        reports.append(RowReport(tuple(tokens[:emitted]), accept_length, RowStatus(status)))
+        *tokens, emitted, uncut, number = values
+        status = RowStatus(number)
+        verified = status < RowStatus.NON_FINITE
+        reports.append(RowReport(tuple(tokens[:emitted]), uncut if verified else 0, status))
     return reports

@@ -41,7 +41,7 @@ def run_round(
 
 @frozen(eq=False)
 class PassRows:
-    """The rows of one pass: ``tokens`` and sequence ``indices`` ``[B, M]``, flat rope ``positions`` and cache ``slots``."""
+    """The rows of one pass: ``tokens``, sequence ``indices`` and cache ``slots`` ``[B, M]``, flat rope ``positions``."""
 
     tokens: Tensor
     indices: Tensor
@@ -52,12 +52,14 @@ class PassRows:
 def nodes_of(core: DecodeCore, state: DecodeState, proposal: Proposal) -> PassRows:
     """Root and drafted nodes as rows of the target's pass."""
     indices_BM = state.lengths[:, None] + proposal.depths
-    places_BM = indices_BM
-    if not proposal.shape.is_chain:
-        # Node i is written i slots past the prefix; in a chain that is its position, in a tree commit moves it there.
-        places_BM = state.lengths[:, None] + torch.arange(proposal.depths.shape[1], device=indices_BM.device)
-    tokens_BM = torch.cat([state.roots[:, None], proposal.tokens], dim=1)
-    return _placed(core, state, tokens_BM, indices_BM, places_BM)
+    # Node i is written i slots past the prefix; in a chain that is its position, in a tree commit moves it there.
+    places_BM = indices_BM if proposal.shape.is_chain else _next_indices(state, proposal.depths.shape[1])
+    return PassRows(
+        tokens=torch.cat([state.roots[:, None], proposal.tokens], dim=1),
+        indices=indices_BM,
+        positions=core.rope_positions(indices_BM, state.position_offsets[:, None]),
+        slots=slots_of(state.page_table, places_BM, core.kv.page_size),
+    )
 
 
 def verify(core: DecodeCore, state: DecodeState, proposal: Proposal, nodes: PassRows) -> tuple[TargetPass, Tensor]:
@@ -68,7 +70,7 @@ def verify(core: DecodeCore, state: DecodeState, proposal: Proposal, nodes: Pass
         query_lens=(count,) * rows,
         prefix_lens=state.lengths,
         page_table=state.page_table,
-        slots=nodes.slots,
+        slots=nodes.slots.reshape(-1),
         max_length=state.max_length + count - 1,
         tail_mask=None if chain else proposal.ancestors,
         query_depths=None if chain else proposal.depths,
@@ -94,7 +96,7 @@ def commit(
 ) -> Tensor:
     """Keep the accepted path: KV in place, the drafter extended with its features, lengths and roots moved on."""
     # The nodes of a chain are the path itself; those that were not accepted are padding, whatever stands there.
-    path = nodes if proposal.shape.is_chain else _move_path(core, state, acceptance)
+    path = nodes if proposal.shape.is_chain else _move_path(core, state, nodes, acceptance)
     if core.drafts:
         rows, width = acceptance.tokens.shape
         core.drafter.extend(
@@ -105,7 +107,7 @@ def commit(
                 features=_features_of_path(proposal, verified, acceptance),
                 indices=path.indices.reshape(-1),
                 positions=path.positions,
-                slots=path.slots,
+                slots=path.slots.reshape(-1),
                 last_rows=torch.arange(0, rows * width, width, device=acceptance.counts.device) + acceptance.counts,
                 query_lens=(width,) * rows,
                 prefix_lens=state.lengths,
@@ -116,26 +118,27 @@ def commit(
     return advance(state, acceptance)
 
 
-def _move_path(core: DecodeCore, state: DecodeState, acceptance: Acceptance) -> PassRows:
-    """Copy the KV of a tree's accepted path to the end of the sequence; the path as rows there."""
-    steps_K = torch.arange(acceptance.tokens.shape[1], device=acceptance.path.device)
-    indices_BK = state.lengths[:, None] + steps_K
-    tokens_BK = torch.cat([state.roots[:, None], acceptance.tokens[:, :-1]], dim=1)
-    path = _placed(core, state, tokens_BK, indices_BK, indices_BK)
-    path_BK = torch.where(steps_K <= acceptance.counts[:, None], acceptance.path, steps_K)
-    sources_BK = slots_of(state.page_table, state.lengths[:, None] + path_BK, core.kv.page_size)
-    core.kv.move(sources_BK[:, 1:].reshape(-1), path.slots.view(indices_BK.shape)[:, 1:].reshape(-1))
-    return path
+def _move_path(core: DecodeCore, state: DecodeState, nodes: PassRows, acceptance: Acceptance) -> PassRows:
+    """Copy the KV of a tree's accepted path to the end of the sequence; the path as rows there.
 
-
-def _placed(core: DecodeCore, state: DecodeState, tokens: Tensor, indices: Tensor, places: Tensor) -> PassRows:
-    """Rows ``[B, M]`` at sequence ``indices``, written where ``places`` would stand."""
+    What stands past the accepted nodes moves along: those slots lie beyond the sequence, and the next round overwrites them.
+    """
+    width = acceptance.tokens.shape[1]
+    indices_BK = _next_indices(state, width)
+    slots_BK = nodes.slots[:, :width]
+    sources_BK = nodes.slots.gather(1, acceptance.path)
+    core.kv.move(sources_BK[:, 1:].reshape(-1), slots_BK[:, 1:].reshape(-1))
     return PassRows(
-        tokens=tokens,
-        indices=indices,
-        positions=core.rope_positions(indices, state.position_offsets[:, None]),
-        slots=slots_of(state.page_table, places, core.kv.page_size).reshape(-1),
+        tokens=torch.cat([state.roots[:, None], acceptance.tokens[:, :-1]], dim=1),
+        indices=indices_BK,
+        positions=core.rope_positions(indices_BK, state.position_offsets[:, None]),
+        slots=slots_BK,
     )
+
+
+def _next_indices(state: DecodeState, count: int) -> Tensor:
+    """Sequence indices ``[B, count]`` of the root and what follows it."""
+    return state.lengths[:, None] + torch.arange(count, device=state.lengths.device)
 
 
 def _features_of_path(proposal: Proposal, verified: TargetPass, acceptance: Acceptance) -> Tensor | None:

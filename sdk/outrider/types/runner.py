@@ -84,11 +84,11 @@ class PhaseShape:
         return cls(batch.num_tokens, batch.num_requests, batch.shape, hidden)
 
     def __str__(self) -> str:
-        sizes = f"{counted(self.tokens, 'token')}, {counted(self.requests, 'request')}"
+        tokens, requests = counted(self.tokens, "token"), counted(self.requests, "request")
         if self.attention is None:
-            return f"{sizes}, no equal number of queries each"
+            return f"{tokens}, {requests}"
         queries = counted(self.attention.queries, "query", "queries")
-        return f"{sizes} of {queries}, up to {counted(self.attention.max_length, 'position')}"
+        return f"{tokens}, {requests} of {queries}, up to {counted(self.attention.max_length, 'position')}"
 
 
 @frozen

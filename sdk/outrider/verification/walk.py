@@ -26,19 +26,18 @@ def follow_choices(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> 
     depth = proposal.shape.depth
     agrees_BN = choice_BM.gather(1, proposal.parents) == proposal.tokens
     agrees_BN &= drafted_in_length(proposal)
-    agrees_BM = torch.cat([agrees_BN.new_ones(batch, 1), agrees_BN], dim=1)
-    # A node is accepted when all its ancestors and itself agree.
-    accepted_BM = (agrees_BM[:, None, :] | ~proposal.ancestors).all(dim=2)
-    counts = accepted_BM.sum(dim=1) - 1
+    # A node is accepted when all its ancestors and itself agree: to stand on its path implies (<=) to agree.
+    accepted_BN = (proposal.ancestors[:, 1:, 1:] <= agrees_BN[:, None, :]).all(dim=2)
+    counts = accepted_BN.sum(dim=1)
     # Column of each node in the path: its depth where accepted, else the extra column that is cut off.
-    column_BM = torch.where(accepted_BM, proposal.depths, depth + 1)
-    nodes_BM = torch.arange(drafted + 1, device=choice_BM.device).expand(batch, -1)
-    path = nodes_BM.new_zeros(batch, depth + 2).scatter_(1, column_BM, nodes_BM)[:, : depth + 1]
+    column_BN = proposal.depths[:, 1:].masked_fill(~accepted_BN, depth + 1)
+    nodes_BN = torch.arange(1, drafted + 1, device=choice_BM.device).expand(batch, -1)
+    path = nodes_BN.new_zeros(batch, depth + 2).scatter_(1, column_BN, nodes_BN)[:, : depth + 1]
     return Acceptance(
         path=path,
         counts=counts,
         tokens=choice_BM.gather(1, path),
-        finite=_finite_on_path(finite_BM.gather(1, path), counts),
+        finite=_finite_on_path(finite_BM.gather(1, path), proposal, counts),
     )
 
 
@@ -61,7 +60,7 @@ def accept_up_to(proposal: Proposal, nodes_B: Tensor, bonus_B: Tensor, finite_BM
         # Column j emits the node in column j + 1 of the path; the last column can only be a bonus.
         emitted = proposal.tokens.gather(1, (path[:, 1:] - 1).clamp_min(0))
         tokens = torch.cat([emitted, bonus_B[:, None]], dim=1).scatter(1, counts[:, None], bonus_B[:, None])
-    return Acceptance(path, counts, tokens, _finite_on_path(finite_BM.gather(1, path), counts))
+    return Acceptance(path, counts, tokens, _finite_on_path(finite_BM.gather(1, path), proposal, counts))
 
 
 def drafted_in_length(proposal: Proposal) -> Tensor:
@@ -79,10 +78,12 @@ def _follow_chain(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> A
         agrees_BN = choice_BM[:, :-1] == proposal.tokens
         counts = torch.where(agrees_BN, proposal.draft_lens[:, None], proposal.depths[:, :-1]).amin(dim=1)
         counts.clamp_(max=drafted)
-    finite = _finite_on_path(finite_BM, counts)
+    finite = _finite_on_path(finite_BM, proposal, counts)
     return Acceptance(path=proposal.depths, counts=counts, tokens=choice_BM, finite=finite)
 
 
-def _finite_on_path(finite_BK: Tensor, counts: Tensor) -> Tensor:
-    column = torch.arange(finite_BK.shape[1], device=counts.device)
+def _finite_on_path(finite_BK: Tensor, proposal: Proposal, counts: Tensor) -> Tensor:
+    """Whether the first ``counts + 1`` columns are true; the depths of a chain are the columns' numbers."""
+    columns = finite_BK.shape[1]
+    column = proposal.depths if proposal.shape.is_chain else torch.arange(columns, device=counts.device)
     return (finite_BK | (column > counts[:, None])).all(dim=1)

@@ -129,6 +129,8 @@ def refusal(directory: Path) -> str:
         ("vision_config", {"model_type": "vit"}, ["'model_type' is 'vit'", "clip_vision_model, siglip_vision_model"]),
         ("text_config", {"model_type": "gpt2"}, ["'model_type' is 'gpt2'", "llama, mistral, qwen2, qwen3"]),
         ("vision_config", {"image_size": 56}, ["[1, 3, 42, 42]", "[1, 3, 56, 56]", "crop_size"]),
+        ("vision_config", {"patch_size": 0, "num_attention_heads": -2}, ["2 problems", "'patch_size' is 0", "is -2"]),
+        ("vision_config", {"hidden_act": "swoosh"}, ["vision_config: transformers cannot build the tower", "swoosh"]),
         ("vision_config", {"intermediate_size": 44}, ["mlp.fc1.weight", "[40, 32]", "[44, 32]"]),
         ("vision_config", {"num_hidden_layers": 4}, ["layers.3.", "is missing"]),
         ("vision_config", {"num_hidden_layers": 2}, ["layers.2.", "not used by this model"]),

@@ -46,7 +46,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused_and_never_half_a_picture(fil
     whole = encoded(Image.fromarray(noise), file_format)
     assert pixels(whole).shape == noise.shape
     for tenth in range(1, 10):
-        with pytest.raises(InputError, match="corrupt or truncated|no image that can be read"):
+        with pytest.raises(InputError, match=r"corrupt or truncated|no image that can be read"):
             pixels(whole[: len(whole) * tenth // 10])
 
 
@@ -99,7 +99,16 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(file_format: str) -> None:
 def grey_tiff(values: list[int], bits: int, photometric: int) -> bytes:
     """One row of grey in a minimal TIFF, which Pillow would only write with black as the lowest value."""
     rows = struct.pack(f"<{len(values)}{'B' if bits == 8 else 'H'}", *values)
-    tags = [(256, len(values)), (257, 1), (258, bits), (259, 1), (262, photometric), (277, 1), (278, 1), (279, len(rows))]
+    tags = [
+        (256, len(values)),
+        (257, 1),
+        (258, bits),
+        (259, 1),
+        (262, photometric),
+        (277, 1),
+        (278, 1),
+        (279, len(rows)),
+    ]
     start = 10 + 12 * (len(tags) + 1) + 4
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted([*tags, (273, start)]))
     return b"II*\0" + struct.pack("<IH", 8, len(tags) + 1) + entries + bytes(4) + rows

@@ -12,7 +12,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from outrider.checkpoint import Checkpoint
-from outrider.errors import ContextLengthError, InputError
+from outrider.errors import CheckpointError, ContextLengthError, InputError
 from outrider.interfaces import Target
 from outrider_adapters.media import Grid, ImageEncoder, ImagePromptProvider, MediaChat, Placement, PromptPositions
 from outrider_adapters.media import Placeholders as Ids
@@ -66,6 +66,25 @@ def test_a_prompt_that_is_too_long_is_refused_before_it_is_encoded(directory: Pa
     assert encoder.encoded == 0
     assert len(media.prepare(ids, images, max_tokens=14).token_ids) == 14
     assert encoder.encoded == 2
+
+
+@pytest.mark.parametrize("excess", [-1, 1])
+def test_rows_that_are_not_as_many_as_their_places_are_refused(directory: Path, target: Target, excess: int) -> None:
+    """One too many would otherwise be dropped without a word, and every later image be shifted."""
+
+    class Miscounting(Counting):
+        def encode(self, images: Sequence[Image], grids: Sequence[Grid]) -> Tensor:
+            rows = super().encode(images, grids)
+            return rows.new_ones(rows.shape[0] + excess, rows.shape[1])
+
+    hidden = target.stack.spec.hidden_size
+    media = ImagePromptProvider(
+        target.stack, Miscounting(hidden), Ids(IDS["<image>"]), target.codec, MediaChat(Checkpoint(directory))
+    )
+    with pytest.raises(
+        CheckpointError, match=rf"rows \[{9 + excess}, {hidden}\] for 1 image, expected \[9, {hidden}\]"
+    ):
+        media.prepare([IDS["<image>"]], [png(90, 8)])
 
 
 def test_a_text_alone_can_be_too_long(directory: Path, target: Target) -> None:

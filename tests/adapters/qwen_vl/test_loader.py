@@ -78,7 +78,7 @@ def test_a_checkpoint_is_recognised_and_described(tmp_path: Path) -> None:
 def test_video_placeholders_are_refused(tmp_path: Path) -> None:
     hub = qwen()
     media = media_of(load(hub.save(tmp_path)))
-    with pytest.raises(InputError, match=f"1 video placeholders .token id {IDS['<|video_pad|>']}.*frames"):
+    with pytest.raises(InputError, match=f"1 video placeholder .token id {IDS['<|video_pad|>']}.*frames"):
         media.prepare([*prompt(hub, words(2), None), IDS["<|video_pad|>"]], [png(50, 50)])
 
 
@@ -89,6 +89,9 @@ def test_video_placeholders_are_refused(tmp_path: Path) -> None:
         ("text_config", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, ["no 'mrope_section'"]),
         ("text_config", {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 1]}}, ["[1, 1, 1]"]),
         ("vision_config", {"depth": 2}, ["blocks.2.", "not used by this model"]),
+        ("vision_config", {"spatial_merge_size": 0, "num_heads": 0}, ["2 problems", "'spatial_merge_size' is 0"]),
+        ("vision_config", {"window_size": 14}, ["'window_size' is 14, a window of one token takes 28 pixels"]),
+        ("vision_config", {"hidden_act": "swoosh"}, ["transformers cannot build the tower", "swoosh"]),
     ],
 )
 def test_configs_that_do_not_fit_are_named(
@@ -111,6 +114,8 @@ def test_configs_that_do_not_fit_are_named(
         ({"patch_size": 28}, "cuts images into [[1, 2, 4]] patches"),
         ({"merge_size": 1}, "cuts images into"),
         ({"size": {"height": 56, "width": 56}}, "longest_edge"),
+        ({"size": {"shortest_edge": "small", "longest_edge": 9000}}, "mend preprocessor_config.json"),
+        ({"temporal_patch_size": 3}, "patches of 1764 values, the tower takes 1176"),
     ],
 )
 def test_a_processor_that_contradicts_the_tower_is_refused(
