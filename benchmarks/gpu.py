@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = options.report("gpu")
     report.add(
         f"Greedy, 64 new tokens, attention by {options.attention}, medians of repetitions in which the contestants take "
-        "turns. Ratios are over the faster transformers of the same dtype and batch; what that says of compiling is its first "
-        "answer, for which `scripts/gpu` fills the compiler's cache beforehand."
+        "turns. Ratios are over the faster transformers of the same dtype and batch. 'Capture s' of the compiled "
+        "transformers is what its first answer took; `scripts/gpu` fills the compiler's cache beforehand."
     )
     wrong = _speed(options, report)
     options.finish(report)
