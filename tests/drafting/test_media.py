@@ -202,12 +202,12 @@ def test_wrong_rows_are_found(monkeypatch: pytest.MonkeyPatch, broken: Chosen) -
 
 
 def test_wrong_positions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = DraftMemory._positions  # pyright: ignore[reportPrivateUsage] - broken on purpose
+    right = DraftMemory._in_range  # pyright: ignore[reportPrivateUsage] - broken on purpose
 
     def one_late(self: DraftMemory, positions: Tensor) -> Tensor:
         return right(self, positions + 1)
 
-    monkeypatch.setattr(DraftMemory, "_positions", one_late)
+    monkeypatch.setattr(DraftMemory, "_in_range", one_late)
     with pytest.raises(AssertionError):
         check_prefill(seeing_target(3), 46, SEEN, axes=3)
 

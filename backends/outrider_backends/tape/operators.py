@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import cast
 
 import torch
@@ -156,27 +157,34 @@ def host_fault(func: Operator, args: tuple[object, ...], kwargs: dict[str, objec
     sizes_by_value = func in _SIZES_BY_VALUE or (func in _REPEATING and kwargs.get("output_size") is None)
     if by_mask or sizes_by_value:
         return CaptureFault.DYNAMIC_SHAPE
-    if torch.Tag.data_dependent_output in func.tags:
+    tags = _tags(func)
+    if torch.Tag.data_dependent_output in tags:
         return CaptureFault.HOST_READ
     # Indexing is tagged too, for its boolean masks; operators that were looked at one by one are done with.
-    if torch.Tag.dynamic_output_shape in func.tags and func not in _INDEXING and func not in _REPEATING:
+    if torch.Tag.dynamic_output_shape in tags and func not in _INDEXING and func not in _REPEATING:
         return CaptureFault.DYNAMIC_SHAPE
     return None
 
 
-def draws(func: Operator, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Whether a call of ``func`` may draw random numbers (dropout in evaluation does not, and is told by the state)."""
-    return torch.Tag.nondeterministic_seeded in func.tags or takes_generator(args, kwargs)
+def draws(func: Operator, given: Sequence[object]) -> bool:
+    """Whether ``func``, ``given`` these leaves, may draw random numbers (dropout in evaluation is told by the state)."""
+    return torch.Tag.nondeterministic_seeded in _tags(func) or takes_generator(given)
 
 
-def takes_generator(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Whether a random generator is among the arguments."""
-    return any(isinstance(leaf, torch.Generator) for leaf in leaves((args, kwargs)))
+def takes_generator(given: Sequence[object]) -> bool:
+    """Whether a random generator is among the leaves ``given`` to an operator."""
+    # By type: torch answers `isinstance` of a generator in Python, which is slow where every argument is asked.
+    return any(issubclass(type(leaf), torch.Generator) for leaf in given)
 
 
 def random_state(device: torch.device) -> Tensor:
     """State of the default generator of ``device``; differs once a number was drawn."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@cache
+def _tags(func: Operator) -> frozenset[torch.Tag]:
+    return frozenset(func.tags)
 
 
 def _is_boolean(pick: object) -> bool:

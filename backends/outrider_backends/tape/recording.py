@@ -18,6 +18,7 @@ from outrider_backends.tape.operators import (
     TO_THE_HOST,
     UNWRITTEN,
     Operator,
+    Written,
     draws,
     host_fault,
     leaves,
@@ -143,24 +144,34 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        given = {} if kwargs is None else kwargs
+        named = {} if kwargs is None else kwargs
+        given = tuple(leaves((args, named)))
+        written = written_by(func, args, named)
         source = body_line()
-        self._look(func, args, given, source)
-        if any(self._origin(tensor)[0] == "outside" for tensor in written_by(func, args, given).tensors):
-            self.undo.save(func, args, given)
-        before = random_state(self._device) if draws(func, args, given) else None
-        result = func(*args, **given)
+        self._look(func, args, named, given, written, source)
+        if any(self._origin(tensor)[0] == "outside" for tensor in written.tensors):
+            self.undo.save(func, args, named)
+        before = random_state(self._device) if draws(func, given) else None
+        result = func(*args, **named)
         if before is not None and not torch.equal(before, random_state(self._device)):
             self._fault(CaptureFault.RANDOM, func, source)
-        self._note(func, args, given, result, source)
+        self._note(func, args, named, given, written, result, source)
         return result
 
-    def _look(self, func: Operator, args: tuple[object, ...], kwargs: dict[str, object], source: str) -> None:
+    def _look(
+        self,
+        func: Operator,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        given: tuple[object, ...],
+        written: Written,
+        source: str,
+    ) -> None:
         """Faults that show before the operator runs; it runs all the same, so that later lines are looked at too."""
         fault = host_fault(func, args, kwargs)
         if fault is not None:
             self._fault(fault, func, source)
-        if takes_generator(args, kwargs):
+        if takes_generator(given):
             self._fault(CaptureFault.RANDOM, func, source)
         if func in LIFTS:
             lifted = args[0]
@@ -172,27 +183,33 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
                 self.keeps.append(lifted)
                 number = repr(lifted.item())
                 self._origins[memory_of(lifted)] = ("number", number)
-        for tensor in written_by(func, args, kwargs).tensors:
+        for tensor in written.tensors:
             kind, name = self._origin(tensor)
             if kind == "input":
                 self._fault(CaptureFault.INPUT_WRITTEN, func, source, f"buffer '{name}'")
 
     def _note(
-        self, func: Operator, args: tuple[object, ...], kwargs: dict[str, object], result: object, source: str
+        self,
+        func: Operator,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        given: tuple[object, ...],
+        written: Written,
+        result: object,
+        source: str,
     ) -> None:
-        signature = tuple(self._leaf(leaf) for leaf in leaves((args, kwargs)))
-        given = {memory_of(leaf) for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        signature = tuple(self._leaf(leaf) for leaf in given)
+        memories = {memory_of(leaf) for leaf in given if isinstance(leaf, Tensor)}
         results = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
         made: list[tuple[int, Tensor]] = []
         for place, tensor in enumerate(results):
             if tensor.layout is not torch.strided:
                 self._fault(CaptureFault.LAYOUT, func, source)
-            elif tensor.numel() and memory_of(tensor) not in given and self._origin(tensor)[0] == "outside":
+            elif tensor.numel() and memory_of(tensor) not in memories and self._origin(tensor)[0] == "outside":
                 made.append((place, tensor))
                 self._origins[memory_of(tensor)] = ("made", self._num_made)
                 self._num_made += 1
-        written = written_by(func, args, kwargs).mutates
-        replayed = func not in UNWRITTEN and (written or bool(made))
+        replayed = func not in UNWRITTEN and (written.mutates or bool(made))
         self.keeps += [args, kwargs, result]
         self.ops.append(
             RecordedOp(
