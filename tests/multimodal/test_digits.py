@@ -19,7 +19,7 @@ from outrider.generation.completion import BatchResult
 from outrider.generation.model import Prompt
 from tests.multimodal.pair import model_of, seeing_pair
 
-NUM_ROWS = 150
+NUM_ROWS = 90
 
 
 @frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,27 +43,44 @@ def requests_of(prompts: Sequence[Sequence[int]], params: SamplingParams, count:
     return [Request(tuple(prompt), count, evolve(params, seed=seed)) for seed, prompt in enumerate(prompts)]
 
 
+def four_requests(params: str) -> list[Request]:
+    return requests_of([case.prompt for case in greedy_cases()[:4]], SAMPLING[params])
+
+
+@cache
+def plainly(params: str) -> list[list[int]]:
+    """What the target alone says to them."""
+    return [outcome.token_ids for outcome in run(engine_of(trained_pair().target), four_requests(params))]
+
+
 def all_accepted(outcomes: list[Outcome], depth: int = K) -> bool:
     """Whether every round accepted a whole path of its draft, but for the last, which the end may have made shorter."""
     return all(length == depth + 1 for outcome in outcomes for length in outcome.accept_lengths[:-1])
 
 
-@pytest.mark.parametrize(("which", "depth"), [("chain", K), ("tree", 2), ("static tree", K)])
-@pytest.mark.parametrize("params", SAMPLING.values(), ids=SAMPLING.keys())
-def test_the_target_as_its_own_draft_is_always_right(which: str, depth: int, params: SamplingParams) -> None:
+DEPTHS = {"chain": K, "tree": 2, "static tree": K}
+PIECES = {"whole": sizes(4, 16, 8192), "pieces of 7": sizes(3, 5, 7), "pieces of 1": sizes(1, 1, 1)}
+"""Prompts in one piece, and cut in pieces, also right after the first token."""
+
+EVERY_PAIR = [
+    (which, pieces, tuple(SAMPLING)[(row + column) % 2])
+    for row, which in enumerate(DEPTHS)
+    for column, pieces in enumerate(PIECES)
+]
+"""Every drafter with prompts cut in every way; greedy and sampled by turns, so that each meets all of either."""
+
+
+@pytest.mark.parametrize(("which", "pieces", "params"), EVERY_PAIR)
+def test_the_target_as_its_own_draft_is_always_right(which: str, pieces: str, params: str) -> None:
     """Only if it has read the whole sequence, the first token and the root included, each at its place.
 
     Sampled as well: a coupled draft of equal distribution takes the very tokens that the target takes.
     """
     target = trained_pair().target
     builder = builders(StandaloneDraft(target).bind(target))[which]
-    requests = requests_of([case.prompt for case in greedy_cases()[:4]], params)
-    plain = run(engine_of(target), requests)
-    # Prompts in one piece, and cut in pieces, also right after the first token.
-    for options in (sizes(4, 16, 8192), sizes(3, 5, 7), sizes(1, 1, 1)):
-        found = run(engine_of(target, builder, options), requests)
-        assert [outcome.token_ids for outcome in found] == [outcome.token_ids for outcome in plain]
-        assert all_accepted(found, depth)
+    found = run(engine_of(target, builder, PIECES[pieces]), four_requests(params))
+    assert [outcome.token_ids for outcome in found] == plainly(params)
+    assert all_accepted(found, DEPTHS[which])
 
 
 class Forgetful(BoundStandalone):
@@ -76,11 +94,8 @@ class Forgetful(BoundStandalone):
 def test_a_draft_that_misses_the_first_token_is_found_out() -> None:
     target = trained_pair().target
     draft = Forgetful(StandaloneDraft(target).spec, target.stack, None)
-    requests = requests_of([case.prompt for case in greedy_cases()[:4]], SamplingParams())
-    found = run(engine_of(target, ChainBuilder(draft, K)), requests)
-    assert [outcome.token_ids for outcome in found] == [
-        outcome.token_ids for outcome in run(engine_of(target), requests)
-    ]
+    found = run(engine_of(target, ChainBuilder(draft, K)), four_requests("greedy"))
+    assert [outcome.token_ids for outcome in found] == plainly("greedy")
     assert not all_accepted(found)
 
 
@@ -108,10 +123,10 @@ def test_another_model_as_the_draft_changes_no_token(
     draft = StandaloneDraft(model, hot_tokens).bind(target)
     requests = requests_of([tokens(size, size) for size in (1, 2, 9, 30, 39, 41, 60)], params, count=30)
     plain = run(engine_of(target), requests)
-    for builder in builders(draft).values():
-        for options in (sizes(7, 16, 8192), sizes(2, 3, 5)):
-            found = run(engine_of(target, builder, options), requests)
-            assert [outcome.token_ids for outcome in found] == [outcome.token_ids for outcome in plain]
+    whole, cut = sizes(7, 16, 8192), sizes(2, 3, 5)
+    for which, options in (("chain", whole), ("tree", cut), ("static tree", whole), ("chain", cut)):
+        found = run(engine_of(target, builders(draft)[which], options), requests)
+        assert [outcome.token_ids for outcome in found] == [outcome.token_ids for outcome in plain]
 
 
 def accepted_up_to(target: Target, draft: BoundDraft, prompt: int, count: int) -> list[int]:
