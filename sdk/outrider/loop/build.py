@@ -154,8 +154,8 @@ def _check_target(target: Target, drafter: Drafter) -> None:
                 problems.add(f"{tap} is asked, the target has boundaries 0 to {layers} and final_norm")
         if target.rollback is not None and drafter.shape.num_tokens > 0:
             problems.add(
-                "the target keeps state between passes that rejected tokens would spoil (Target.rollback), and this loop undoes "
-                "keys and values only; decode it plainly"
+                "the target keeps state between passes that rejected tokens would spoil (Target.rollback), and this loop "
+                "undoes keys and values only; decode it plainly"
             )
 
 
