@@ -126,7 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile_round", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="how often the eight prompts are run")
     parser.add_argument("--quick", action="store_true", help="two prompts, once")
-    parser.add_argument("--strict", action="store_true", help=f"exit with 1 below {WANTED_SHARE:.0%} in forward passes")
+    parser.add_argument(
+        "--strict", action="store_true", help=f"exit with 1 below {WANTED_SHARE:.0%}% in forward passes"
+    )
     parser.add_argument("--markdown", type=Path, help="write the report there (between its markers, if there are any)")
     options = parser.parse_args(arguments)
     markdown: Path | None = options.markdown

@@ -52,7 +52,7 @@ def _task(wording: str, tasks: Sequence[Task]) -> Task:
 
 SUM = _task("What is the sum?", TASKS)
 BOTH: PairTask = PAIR_TASKS[0]
-HELLO = "What is speculative decoding?"
+DIGIT = "What is a digit?"
 
 DRAFTS: Mapping[str, Callable[[BoundDraft], DrafterBuilder | None]] = {
     "off": lambda _: None,
@@ -103,13 +103,13 @@ MIXED: Sequence[Prompt] = (
     about("73142"),
     Prompt("<|begin|>USER: What do you see?\nASSISTANT:\n"),
     about("9371", asking=SUM.wordings[0]),
-    Prompt(f"<|begin|>USER: {HELLO}\nASSISTANT:\n"),
+    Prompt(f"<|begin|>USER: {DIGIT}\nASSISTANT:\n"),
     about("05", "118", asking=BOTH.wordings[0]),
-    Prompt("<|begin|>USER: Tell me a story.\nASSISTANT:\n"),
+    Prompt("<|begin|>USER: Can you read letters?\nASSISTANT:\n"),
     about("2058", asking="Read them backwards."),
     Prompt("<|begin|>USER: Write 40718 in words.\nASSISTANT:\n"),
 )
-"""Eight requests, every other one with images; all of different lengths."""
+"""Eight requests, every other one with images; prompts and answers of several lengths."""
 
 
 def model_of(
