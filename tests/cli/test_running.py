@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
+import torch
 
 from outrider import TextDelta
 from outrider.cli.render import capture_bar, show_report
@@ -39,6 +40,16 @@ def test_explaining_tells_what_ran_how_after_the_statistics(outrider: Command, p
 
 def test_without_asking_nothing_is_told(outrider: Command) -> None:
     assert "runner" not in told(outrider(*TAPE).err)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device has graphs")
+def test_a_device_without_graphs_is_told_once_and_captures_nothing(outrider: Command) -> None:
+    asked = ("generate", PROMPTS[0], "--max-new-tokens", "4", "--runner", "cuda-graph", *FEW)
+    ran = outrider(*asked, "--capture")
+    assert ran.code == 0
+    assert ran.err.count("note: runner cuda-graph: ") == 1
+    assert "cpu is no CUDA device; all of it ran eagerly" in told(ran.err)["note"]
+    assert told(ran.err)["graphs in all"].endswith("at 1 size")
 
 
 def test_the_eager_runner_is_explained_too(outrider: Command) -> None:

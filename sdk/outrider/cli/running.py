@@ -13,7 +13,7 @@ from outrider.errors import ConfigurationError
 from outrider.generation.model import SpeculativeModel
 from outrider.generation.report import capture_rows, report_rows
 from outrider.graphs import request_buckets, token_buckets
-from outrider.types import Role
+from outrider.types import RefusalReason, Role
 
 __all__ = ["Running", "running_options"]
 
@@ -50,9 +50,15 @@ class Running:
         show_report(capture_rows(summary))
 
     def tell(self, model: SpeculativeModel) -> None:
-        """What ran how, where that is asked."""
+        """What ran how, where that is asked; that the chosen runner could capture nothing, in any case."""
+        report = model.engine.report
         if self.explain:
-            show_report(report_rows(model.engine.report, model.captured))
+            show_report(report_rows(report, model.captured))
+            return
+        for refused in report.explained.values():
+            if refused.reason is RefusalReason.DEVICE:
+                click.echo(f"note: runner {report.runner}: {refused.numbers}; all of it ran eagerly", err=True)
+                return
 
 
 def running_options(function: F) -> F:

@@ -164,7 +164,7 @@ class LadderRunner:
         planner: AttnPlanner,
         rows: Tensor | None = None,
     ) -> Mapping[str, Tensor]:
-        """Outputs of ``body``, by replay or directly; valid until the next call of the same body.
+        """Outputs of ``body``, by replay or directly; valid until the next call of the same phase or body.
 
         Raises:
             ClosedError: the runner is closed.

@@ -91,19 +91,23 @@ class Capture:
         unserved: dict[tuple[Phase, str, RefusalReason], Unserved] = {}
         first = len(report.captured)
         began = time.perf_counter()
+        done = 0
         with _counts_kept(report):
             for done, size in enumerate(sizes, start=1):
                 before = len(report.captured)
-                for phase, refused in self._run_size(size, report):
+                lost = self._run_size(size, report)
+                for phase, refused in lost:
                     key = (phase, refused.by, refused.reason)
                     so_far = unserved[key].sizes if key in unserved else 0
                     unserved[key] = Unserved(phase, refused, so_far + 1)
                 if progress is not None:
                     progress(done, len(sizes), tuple(report.captured[before:]))
+                if any(refused.reason is RefusalReason.DEVICE for _, refused in lost):
+                    break  # the device has no graphs: no other size would fare better
         return CaptureSummary(
             runner=report.runner,
             role=named.role,
-            sizes=len(sizes),
+            sizes=done,
             captured=tuple(report.captured[first:]),
             unserved=tuple(unserved.values()),
             left_out=left_out,
