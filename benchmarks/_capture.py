@@ -12,8 +12,7 @@ from benchmarks._backends import WHOLE_ROUND, attention, runner
 from benchmarks._goal import Goal
 from benchmarks._report import Table
 from outrider import EngineOptions, build_engine
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import Target
+from outrider.interfaces import DrafterBuilder, Target
 from outrider.types import CaptureSummary, Role
 
 __all__ = ["Capturing", "capture_goals", "capture_roles", "capture_table", "saved"]

@@ -20,9 +20,8 @@ from examples.digits.questions import SEE
 from examples.digits.scans import load_scans
 from outrider import ChainBuilder, Prompt, SpeculativeModel, TreeBuilder
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import DrafterBuilder
 from outrider.generation.completion import Completion
-from outrider.interfaces import BoundDraft, LoadOptions, MultimodalProvider, Target, TextCodec
+from outrider.interfaces import BoundDraft, DrafterBuilder, LoadOptions, MultimodalProvider, Target, TextCodec
 from outrider_adapters.eagle import eagle3_loader
 from outrider_adapters.llava import loader
 from outrider_adapters.pairs import tiny_llava

@@ -16,8 +16,7 @@ from benchmarks._cases import Case, TokenIds
 from benchmarks._outrider import MAX_NEW_TOKENS
 from benchmarks._pair import Pair, load_pair
 from outrider import EngineOptions, Request, SamplingParams, build_engine
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import Target
+from outrider.interfaces import DrafterBuilder, Target
 from outrider.types import RequestId, StackInputs
 
 __all__ = [

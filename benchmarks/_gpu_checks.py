@@ -16,8 +16,10 @@ from benchmarks._outrider import MAX_NEW_TOKENS
 from benchmarks._progress import timed
 from benchmarks._race import Answer, agreement
 from outrider import Request, SamplingParams, build_engine
-from outrider.drafting.builders import DrafterBuilder
-from outrider.sampling.noise import exponential_noise, gumbel_noise, noise_bits
+from outrider.interfaces import DrafterBuilder
+from outrider.sampling import NoiseStream, _noise_torch
+from outrider.sampling._noise_torch import NoiseKey, NoiseKind
+from outrider.sampling.noise import add_gumbel, exponential_noise, gumbel_noise, is_fused, noise_bits
 
 __all__ = ["Outcome", "check_ladder", "checks", "run_checks"]
 
@@ -208,19 +210,38 @@ def check_attention(bench: Bench) -> str:
 
 
 def check_noise(bench: Bench) -> str:
-    """The noise is the CPU's: its bits exactly, its logarithms but for one last bit in a very long while."""
+    """The noise is the CPU's: its bits exactly, its logarithms but for one last bit in a very long while.
+
+    On a card that is the fused kernel's noise, which must be that of torch's operators there as well, alone and added to
+    scores.
+    """
     rows, vocab = (4, 5000) if bench.quick else (32, 128256)
     generator = torch.Generator().manual_seed(7)
     seeds = torch.randint(0, 2**62, (rows,), generator=generator)
     positions = torch.randint(0, 2**20, (rows,), generator=generator)
     keys = (seeds.to(bench.device), positions.to(bench.device))
     ids = torch.arange(vocab)
-    assert torch.equal(noise_bits(seeds, positions, ids), noise_bits(*keys, ids.to(bench.device)).cpu()), "bits differ"
+    bits = noise_bits(*keys, ids.to(bench.device))
+    operators = NoiseKey(*keys, NoiseStream.TARGET)
+    assert torch.equal(noise_bits(seeds, positions, ids), bits.cpu()), "bits differ from the CPU's"
+    assert torch.equal(_noise_torch.draw("bits", operators, vocab, None), bits), "bits differ from torch's operators"
+    noises: dict[NoiseKind, Callable[[Tensor, Tensor, int], Tensor]] = {
+        "exponential": exponential_noise,
+        "gumbel": gumbel_noise,
+    }
     differing = 0
-    for noise in (exponential_noise, gumbel_noise):
-        differing += _num_different(noise(seeds, positions, vocab), noise(*keys, vocab).cpu())
-    assert differing <= 2, f"{differing} of {2 * rows * vocab} values differ, at most 2 may"
-    return f"{rows * vocab} words equal; {differing} of {2 * rows * vocab} float32 values differ"
+    for kind, noise in noises.items():
+        found = noise(*keys, vocab)
+        differing += _num_different(noise(seeds, positions, vocab), found.cpu())
+        differing += _num_different(_noise_torch.draw(kind, operators, vocab, None), found)
+    assert differing <= 2, f"{differing} of {4 * rows * vocab} values differ, at most 2 may"
+    scores = torch.randn(rows, 1, vocab, generator=generator).to(bench.device)
+    scores[:, :, 2000:] = -torch.inf
+    greedy = torch.arange(rows, device=bench.device) % 3 == 0
+    wanted = scores + gumbel_noise(*keys, vocab)[:, None].masked_fill(greedy[:, None, None], 0.0)
+    assert torch.equal(add_gumbel(scores, keys[0], keys[1][:, None], greedy=greedy), wanted), "sums with scores differ"
+    by = "the fused kernel" if is_fused(bench.device) else "torch's operators"
+    return f"{rows * vocab} words of {by} equal; {differing} of {4 * rows * vocab} float32 values differ"
 
 
 def checks() -> dict[str, Callable[[Bench], str]]:

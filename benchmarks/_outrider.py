@@ -8,8 +8,7 @@ from benchmarks._cases import TokenIds
 from benchmarks._pair import Pair
 from benchmarks._race import Answer, Contestant
 from outrider import SpeculativeModel
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import GraphRunner
+from outrider.interfaces import DrafterBuilder, GraphRunner
 from outrider.types import Phase
 from outrider_backends.eager import EagerRunner
 

@@ -9,9 +9,8 @@ from attrs import frozen
 
 from outrider import ChainBuilder, SpeculativeModel, StaticTreeBuilder, TreeBuilder
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import DrafterBuilder
 from outrider.drafting.choosing import ProposalMode
-from outrider.interfaces import BoundDraft, GraphRunner, LoadOptions, Target
+from outrider.interfaces import BoundDraft, DrafterBuilder, GraphRunner, LoadOptions, Target
 from outrider.loop.build import EngineOptions
 from outrider_adapters.eagle import eagle3_loader, eagle_loader
 from outrider_adapters.llama import loader

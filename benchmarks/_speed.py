@@ -15,8 +15,7 @@ from benchmarks._progress import tell
 from benchmarks._race import Contestant, Result, agreement, device_wait, race
 from benchmarks._report import Table
 from outrider import EngineOptions, SpeculativeModel
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import Target
+from outrider.interfaces import DrafterBuilder, Target
 from outrider.types import DispatchReport
 
 __all__ = [

@@ -12,13 +12,23 @@ from attrs import frozen
 from torch import Tensor
 
 from benchmarks._ledger import Ledger, Part
-from outrider.drafting.builders import DrafterBuilder, DrafterParts
-from outrider.interfaces import AttnBackend, AttnPlan, BoundDraft, Drafter, KVCache, LayerStackProvider, Verifier
+from outrider.interfaces import (
+    AttnBackend,
+    AttnPlan,
+    BoundDraft,
+    Drafter,
+    DrafterBuilder,
+    DrafterParts,
+    KVCache,
+    LayerStackProvider,
+    Verifier,
+)
 from outrider.types import (
     Acceptance,
     AttentionSpec,
     AttnBatch,
     AttnCapabilities,
+    DecodeState,
     DraftOutput,
     DraftSpec,
     HiddenTap,
@@ -27,8 +37,8 @@ from outrider.types import (
     StackInputs,
     StackOutput,
     TreeShape,
+    VerifiedRows,
 )
-from outrider.types.state import DecodeState, VerifiedRows
 
 __all__ = ["TimedAttention", "TimedBuilder", "TimedDraft", "TimedStack", "TimedVerifier"]
 
@@ -59,10 +69,11 @@ class TimedStack:
 
 @frozen(eq=False)
 class TimedDraft:
-    """A bound draft."""
+    """A bound draft, of the target whose stack ``bound_to`` is timed as well."""
 
     inner: BoundDraft
     ledger: Ledger
+    bound_to: LayerStackProvider
 
     @property
     def spec(self) -> DraftSpec:
@@ -148,6 +159,10 @@ class _TimedDrafter:
     @property
     def taps(self) -> tuple[HiddenTap, ...]:
         return self.inner.taps
+
+    @property
+    def runs_on_host(self) -> bool:
+        return self.inner.runs_on_host
 
     def extend(self, rows: VerifiedRows) -> None:
         with self.ledger.within(Part.EXTEND):

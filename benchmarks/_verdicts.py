@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import frozen
 
 from benchmarks._pair import Pair
-from outrider.drafting.builders import DrafterBuilder
 from outrider.drafting.choosing import ProposalMode
-from outrider.interfaces import Verifier
+from outrider.interfaces import DrafterBuilder, Verifier
 from outrider.verification import BlockVerifier, ExactVerifier, RejectionVerifier, TypicalVerifier
 
 __all__ = ["DRAFTERS", "VERIFIERS", "DraftKind", "Recipe", "ratio_and_error", "recipes"]

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from benchmarks._cases import Case, TokenIds
 from outrider import ChainBuilder, EngineOptions, SpeculativeModel
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import BoundDraft, Target
+from outrider.interfaces import BoundDraft, DrafterBuilder, Target
 from outrider.types import Attend, AttentionSpec, DraftOutput, StackInputs
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend

@@ -21,7 +21,7 @@ from benchmarks._pair import Pair
 from benchmarks._race import WrongTextError
 from benchmarks._report import Report
 from benchmarks._speed import Entrant, Group, entrant, hub_entrants, measure, speed_table
-from outrider.drafting.builders import DrafterBuilder
+from outrider.interfaces import DrafterBuilder
 
 __all__ = ["BATCHES", "DTYPES", "SINGLES", "contestants", "steps_of"]
 

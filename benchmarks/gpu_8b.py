@@ -28,8 +28,7 @@ from benchmarks._speed import Entrant, Group, best_transformers, entrant, hub_en
 from benchmarks._widen_files import WideCheckpoint
 from benchmarks.widen import LLAMA_8B, SMALL, checkpoints, load
 from outrider import ChainBuilder, EngineOptions
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import BoundDraft, LoadOptions, Target
+from outrider.interfaces import BoundDraft, DrafterBuilder, LoadOptions, Target
 from outrider.types import Role
 
 __all__ = ["entrants", "goals", "name_of"]

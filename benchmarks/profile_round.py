@@ -22,8 +22,7 @@ from benchmarks._pair import load_pair
 from benchmarks._report import Report, Table, environment
 from benchmarks._timed import TimedAttention, TimedBuilder, TimedDraft, TimedStack, TimedVerifier
 from outrider import ChainBuilder, Engine, EngineOptions, Request, TreeBuilder, build_engine
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import BoundDraft
+from outrider.interfaces import BoundDraft, DrafterBuilder
 from outrider.verification import ExactVerifier
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend
@@ -82,7 +81,7 @@ def profile(shape: str, cases: Sequence[Case], repeats: int) -> Profile:
     options = EngineOptions(max_batch_size=1)
     timed = build_engine(
         target,
-        TimedBuilder(make(TimedDraft(pair.eagle3, ledger)), ledger),
+        TimedBuilder(make(TimedDraft(pair.eagle3, ledger, target.stack)), ledger),
         attention=TimedAttention(SdpaBackend(), ledger, pair.target.stack.spec.num_layers),
         runner=EagerRunner(),
         verifier=TimedVerifier(ExactVerifier(), ledger),

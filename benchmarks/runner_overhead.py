@@ -20,8 +20,8 @@ from benchmarks._outrider import outrider_contestant
 from benchmarks._pair import load_pair
 from benchmarks._race import Result, race
 from benchmarks._report import Report, Table, environment
-from outrider.graphs import wanted_rows
-from outrider.interfaces import AttnPlanner, GraphBody, RoundStep
+from outrider.graphs import media_calls, wanted_rows
+from outrider.interfaces import AttnPlanner, GraphBody, MediaBody, RoundStep
 from outrider.types import (
     AttnBatch,
     BodyCalls,
@@ -75,6 +75,9 @@ class BareRunner:
         rows: Tensor | None = None,
     ) -> Mapping[str, Tensor]:
         return wanted_rows(body.outputs, body(inputs, BodyCalls(planner.plan(batch).attend)), rows)
+
+    def run_media(self, body: MediaBody, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return body(inputs, media_calls())
 
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
         return step(shape)

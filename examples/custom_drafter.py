@@ -15,12 +15,9 @@ from attrs import frozen
 
 import outrider
 from outrider import registry
-from outrider.drafting.builders import DrafterBuilder, DrafterParts
-from outrider.drafting.chain_proposal import ChainLayout
-from outrider.drafting.limits import draft_lengths
-from outrider.interfaces import Drafter
-from outrider.types import HiddenTap, Proposal, TreeShape, VerifiedRows
-from outrider.types.state import DecodeState
+from outrider.drafting import ChainLayout, draft_lengths
+from outrider.interfaces import Drafter, DrafterBuilder, DrafterParts
+from outrider.types import DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
 
 
 class ReferenceDrafter(Drafter):
@@ -39,6 +36,10 @@ class ReferenceDrafter(Drafter):
     def taps(self) -> tuple[HiddenTap, ...]:
         return ()  # it looks at no hidden state of the target
 
+    @property
+    def runs_on_host(self) -> bool:
+        return False  # operators on tensors alone, so that a round can be one graph
+
     def extend(self, rows: VerifiedRows) -> None:
         """A drafter that learns from what the target has verified does so here."""
 
@@ -47,8 +48,7 @@ class ReferenceDrafter(Drafter):
         reference = self._reference_R
         before_B1 = state.tokens.gather(1, (state.lengths[:, None] - 1).clamp(min=0))
         match_BR = (reference[:-1] == before_B1) & (reference[1:] == state.roots[:, None])
-        place_BR = torch.where(match_BR, torch.arange(1, len(reference), device=reference.device), -1)
-        place_B = place_BR.amax(dim=1)
+        place_B = torch.where(match_BR, torch.arange(1, len(reference), device=reference.device), -1).amax(dim=1)
         copied_BK = place_B[:, None] + self._steps_K
         inside_BK = (copied_BK < len(reference)) & (place_B >= 0)[:, None]
         tokens_BK = reference[copied_BK.clamp(0, len(reference) - 1)]

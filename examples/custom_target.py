@@ -12,7 +12,7 @@ from torch import Tensor
 from outrider import NgramBuilder, SpeculativeModel, registry
 from outrider.conformance import check_target
 from outrider.interfaces import LayerStackProvider, SharedWeights, Target
-from outrider.types import AttentionSpec, ModelSpec, StackInputs, StackOutput
+from outrider.types import AttentionSpec, LogitScaling, ModelSpec, StackInputs, StackOutput
 
 HIDDEN, LAYERS, HEADS, HEAD_DIM, VOCAB, CONTEXT = 64, 2, 4, 16, 256, 512
 
@@ -59,7 +59,8 @@ class PicoStack(LayerStackProvider):
     def spec(self) -> ModelSpec:
         attention = AttentionSpec(num_heads=HEADS, num_kv_heads=HEADS, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
         place = self.weights.table
-        return ModelSpec("pico", HIDDEN, VOCAB, (attention,) * LAYERS, CONTEXT, place.dtype, place.device)
+        sizes = (HIDDEN, VOCAB, (attention,) * LAYERS, CONTEXT)
+        return ModelSpec("pico", *sizes, place.dtype, place.device, logit_scaling=LogitScaling(scale=4.0))
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self.weights.table.index_select(0, token_ids)
@@ -77,7 +78,7 @@ class PicoStack(LayerStackProvider):
         return StackOutput(final, taps)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.weights.head.T * 4.0
+        return self.spec.logit_scaling.apply(hidden @ self.weights.head.T)
 
 
 def pico_target() -> Target:

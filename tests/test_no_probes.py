@@ -110,6 +110,7 @@ def test_every_seam_counts_as_a_protocol() -> None:
         "LayerStackProvider",
         "LosslessVerifier",
         "LossyVerifier",
+        "MediaBody",
         "MultimodalProvider",
         "PageAllocator",
         "SharedWeights",

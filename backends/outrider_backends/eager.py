@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from outrider.errors import ClosedError
-from outrider.graphs import RunnerOptions, wanted_rows
-from outrider.interfaces import AttnPlanner, GraphBody, RoundStep
+from outrider.graphs import DirectCalls, RunnerOptions
+from outrider.interfaces import AttnPlanner, GraphBody, MediaBody, RoundStep
 from outrider.types import (
     AttnBatch,
     BodyCalls,
@@ -26,7 +26,7 @@ __all__ = ["EagerRunner", "create"]
 
 
 class EagerRunner:
-    """Calls bodies as ordinary Python: no capture, no padding, no copies.
+    """Calls bodies as ordinary Python: no capture, no padding, no copies. They are held to what they declare (`DirectCalls`).
 
     It is the reference that every capturing runner is compared with. Eager execution is what was chosen here, so the
     report counts what ran and no refusals.
@@ -35,6 +35,7 @@ class EagerRunner:
     def __init__(self) -> None:
         self._report = DispatchReport(runner="eager")
         self._ran = self._report.ran
+        self._direct = DirectCalls()
         self._closed = False
 
     @property
@@ -82,12 +83,28 @@ class EagerRunner:
 
         Raises:
             ClosedError: the runner is closed.
+            GraphError: ``inputs`` are not what the body declares.
+            ConformanceError: what it returns is not.
         """
         if self._closed:
             self._check_open(f"run {phase.value}")
-        outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
+        outputs = self._direct.run(phase, body, inputs, batch, BodyCalls(planner.plan(batch).attend), rows)
         self._ran[phase, "eager"] += 1
-        return wanted_rows(body.outputs, outputs, rows)
+        return outputs
+
+    def run_media(self, body: MediaBody, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Outputs of ``body`` for ``inputs`` themselves.
+
+        Raises:
+            ClosedError: the runner is closed.
+            GraphError: ``inputs`` are not what the body declares.
+            ConformanceError: what it returns is not.
+        """
+        phase = Phase.MEDIA_ENCODE
+        self._check_open(f"run {phase.value}")
+        outputs = self._direct.run_media(body, inputs)
+        self._ran[phase, "eager"] += 1
+        return outputs
 
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
         """What ``step`` gives, run directly; its phases come to `run`.
@@ -101,6 +118,7 @@ class EagerRunner:
     def close(self) -> None:
         """A later `run` or `capture` raises `ClosedError`. May be called twice; the report stays readable."""
         self._closed = True
+        self._direct.clear()
 
     def _check_open(self, verb: str) -> None:
         if self._closed:

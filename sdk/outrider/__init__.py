@@ -13,7 +13,7 @@ from outrider.drafting.ngram import NgramBuilder
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta
 from outrider.generation.drafting import DraftingOptions
 from outrider.generation.load import load
-from outrider.generation.model import Prompt, SpeculativeModel
+from outrider.generation.model import Prompt, SpeculativeModel, Video
 from outrider.generation.report import render_capture, render_report
 from outrider.generation.settings import RequestSettings
 from outrider.loop.build import EngineOptions, build_engine
@@ -42,6 +42,7 @@ __all__ = [
     "Statistics",
     "TextDelta",
     "TreeBuilder",
+    "Video",
     "build_engine",
     "load",
     "render_capture",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import cast
 
@@ -16,6 +17,8 @@ __all__ = [
     "new_event",
     "new_stream",
     "on_device_of",
+    "staged",
+    "uploaded",
     "vector_norm",
 ]
 
@@ -38,6 +41,23 @@ def copy_all(into: list[Tensor], sources: list[Tensor]) -> None:
     and of one dtype. Device only, safe in a capture.
     """
     torch._foreach_copy_(into, sources)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage] - no public name
+
+
+_DTYPES = {"q": torch.int64, "f": torch.float32}
+
+
+def staged(values: array[int] | array[float], device: torch.device) -> Tensor:
+    """``values``, an array of ``q`` (int64) or ``f`` (float32) and not empty, as a vector on the host, to be copied to
+    ``device`` without waiting. For a CPU it is the array's own memory, which may then not grow.
+    """
+    host = torch.frombuffer(values, dtype=_DTYPES[values.typecode])
+    # Fresh pinned memory each time: its allocator hands it out again only after the copies of it are done.
+    return host.pin_memory() if device.type == "cuda" else host
+
+
+def uploaded(values: array[int] | array[float], device: torch.device) -> Tensor:
+    """As `staged`, and on ``device``: one copy in stream order, without synchronisation."""
+    return staged(values, device).to(device, non_blocking=True)
 
 
 def int_rows(x: Tensor) -> list[list[int]]:

@@ -1,14 +1,36 @@
-"""Checks made when parts are bound to each other: can this backend serve these layers?"""
+"""Checks made when parts are bound to each other: can this backend serve these layers, this draft that target?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 
-from outrider.types import AttentionSpec, AttnCapabilities, DraftSpec, MediaView, ModelSpec, RowAlignment
+from outrider.interfaces import BoundDraft, LayerStackProvider, SharedWeights
+from outrider.types import (
+    AttentionSpec,
+    AttnCapabilities,
+    DraftSpec,
+    MediaView,
+    ModelSpec,
+    RowAlignment,
+    WeightSource,
+)
 
-__all__ = ["check_attention", "check_draft_view"]
+__all__ = [
+    "check_attention",
+    "check_draft_target",
+    "check_draft_view",
+    "check_shared_embedding",
+    "check_shared_head",
+]
+
+_COMPARED_IDS = 512
+_SHARED_TOLERANCE = 0.02
+"""Of the largest value: more than the rounding of a half-precision product, less than a scale that was meant."""
+_MAGNITUDES = (1.0, 16.0, 256.0)
+"""Of the rows that a head is compared on: a cap shows at large ones, under a cap a scale at small ones."""
 
 
 def check_attention(
@@ -61,6 +83,34 @@ def check_attention(
     return problems
 
 
+def check_draft_target(draft: BoundDraft, stack: LayerStackProvider) -> list[str]:
+    """Every reason why ``draft`` cannot draft for ``stack``; empty when it can.
+
+    A draft that was bound to another target gives that one reason: what its spec says is of the other.
+    """
+    spec, target = draft.spec, stack.spec
+    if draft.bound_to is not stack:
+        bound_to = draft.bound_to.spec
+        alike = " (another load, whose weights may differ)" if bound_to == target else ""
+        return [
+            f"it was bound to {_sized(bound_to)}, and this target is {_sized(target)}{alike}; a bound draft serves only the "
+            "target that it was checked against and shares weights with: bind the draft to this one (draft.bind(target))"
+        ]
+    problems: list[str] = []
+    if spec.vocab.target_size != target.vocab_size:
+        problems.append(
+            f"its vocab.target_size is {spec.vocab.target_size}, '{target.name}' has {target.vocab_size} ids; declare the "
+            "target's size"
+        )
+    shares = WeightSource.OWN is not spec.embedding or WeightSource.OWN is not spec.head
+    if (spec.taps or shares) and spec.target_hidden_size != target.hidden_size:
+        problems.append(
+            f"its target_hidden_size is {spec.target_hidden_size}, '{target.name}' is {target.hidden_size} wide; declare the "
+            "target's width"
+        )
+    return [*problems, *check_draft_view(spec, target)]
+
+
 def check_draft_view(spec: DraftSpec, target: ModelSpec) -> list[str]:
     """Every reason why what the draft says it sees (features, media, positions) cannot be given to it; empty when it can."""
     problems: list[str] = []
@@ -84,6 +134,60 @@ def check_draft_view(spec: DraftSpec, target: ModelSpec) -> list[str]:
     if spec.position_axes not in (1, 3):
         problems.append(f"its position_axes is {spec.position_axes}, allowed are 1 and 3")
     return problems
+
+
+def check_shared_embedding(stack: LayerStackProvider, weights: SharedWeights) -> list[str]:
+    """Why rows of ``weights.embedding``, times the spec's ``embedding_scale``, are not what ``embed`` gives; empty if they are.
+
+    Some hundred ids are compared, on the stack's device; synchronises.
+    """
+    spec, ids = stack.spec, _spread_ids(stack.spec)
+    expected = weights.embedding.index_select(0, ids).float() * spec.embedding_scale
+    distance = _distance(stack.embed(ids), expected)
+    if distance <= _SHARED_TOLERANCE:
+        return []
+    return [
+        f"'{spec.name}' embeds otherwise than its shared embedding times embedding_scale {spec.embedding_scale} (off by "
+        f"{distance:.0%} of the largest value); declare in ModelSpec the scale that `embed` applies, and share the "
+        "embedding that it uses"
+    ]
+
+
+def check_shared_head(stack: LayerStackProvider, weights: SharedWeights) -> list[str]:
+    """Why products with ``weights.head``, under the spec's ``logit_scaling``, are not what ``logits`` gives; empty if they are.
+
+    A few rows are compared at some hundred ids, on the stack's device; synchronises.
+    """
+    spec, ids = stack.spec, _spread_ids(stack.spec)
+    row = torch.linspace(-1.0, 1.0, spec.hidden_size, device=spec.device)
+    hidden = torch.stack([row * magnitude for magnitude in _MAGNITUDES]).to(spec.dtype)
+    head = weights.head.index_select(0, ids).float()
+    expected = spec.logit_scaling.apply(hidden.float() @ head.T)
+    found = stack.logits(hidden).index_select(1, ids)
+    distance = max(_distance(*rows) for rows in zip(found, expected, strict=True))
+    if distance <= _SHARED_TOLERANCE:
+        return []
+    scaling = spec.logit_scaling
+    return [
+        f"the logits of '{spec.name}' are not hidden @ head.T of its shared head under its logit_scaling (scale "
+        f"{scaling.scale}, cap {scaling.cap}; off by {distance:.0%} of the largest value); declare in ModelSpec the scale "
+        "and soft cap that `logits` applies, and share the head that it uses"
+    ]
+
+
+def _spread_ids(model: ModelSpec) -> Tensor:
+    return torch.arange(0, model.vocab_size, max(model.vocab_size // _COMPARED_IDS, 1), device=model.device)
+
+
+def _distance(found: Tensor, expected: Tensor) -> float:
+    """Largest difference relative to the largest expected value; infinite where something is not finite."""
+    largest = float(expected.abs().amax().clamp(min=1e-6))
+    worst = float((found.float() - expected).abs().amax()) / largest
+    return worst if worst == worst else float("inf")
+
+
+def _sized(model: ModelSpec) -> str:
+    return f"'{model.name}' ({model.vocab_size} ids, hidden size {model.hidden_size}, {model.num_layers} layers)"
 
 
 def _where(layers: Sequence[AttentionSpec], faulty: Sequence[bool]) -> str:

@@ -22,10 +22,9 @@ from outrider import (
 )
 from outrider._torch import GraphPool
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import ClosedError
 from outrider.graphs import GraphOptions, LadderRunner, Steps, request_buckets
-from outrider.interfaces import BoundDraft, GraphRunner, LoadOptions, Target
+from outrider.interfaces import BoundDraft, DrafterBuilder, GraphRunner, LoadOptions, Target
 from outrider.loop.build import build_engine
 from outrider.types import Phase, RefusalReason
 from outrider.types.request import Request

@@ -70,7 +70,7 @@ def test_a_line_overrides_a_flag_and_keeps_the_others(tmp_path: Path) -> None:
         ({"token_ids": [1, True]}, "'token_ids'[1] is true, expected a whole number"),
         (
             {"prompt": "a", "temprature": 1, "n": 2},
-            "unknown keys 'n', 'temprature'; allowed are prompt, token_ids, images, max",
+            "unknown keys 'n', 'temprature'; allowed are prompt, token_ids, images, videos, max",
         ),
         ({"prompt": "a", "temperature": "hot"}, "'temperature' is 'hot', expected a number"),
         ({"prompt": "a", "max_new_tokens": 0}, "'max_new_tokens' is 0, allowed is 1 or more"),

@@ -22,7 +22,7 @@ from outrider.types import (
     WeightSource,
 )
 from tests.support.toy_drafts import SelfDraft, ToyDraft
-from tests.support.toy_target import ToyStack
+from tests.support.toy_target import ToyStack, toy_target
 
 __all__ = ["BROKEN_DRAFTS", "STACK", "TARGET"]
 
@@ -133,6 +133,20 @@ class CopiedHead(SelfDraft):
         return hidden @ COPIED_HEAD.T
 
 
+class LouderEmbedding(SelfDraft):
+    """Scales the target's rows, which the target takes as they are."""
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return super().embed(token_ids) * 4.0
+
+
+class CappedHead(SelfDraft):
+    """Caps logits of the target's head, which the target does not."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return super().logits(hidden).div(2.0).tanh() * 2.0
+
+
 class SlicedInOrder(SelfDraft):
     """Slices the head by sorted ids, while its map keeps an order of its own."""
 
@@ -172,6 +186,11 @@ BROKEN_DRAFTS: dict[str, tuple[Callable[[], BoundDraft], str, str]] = {
         "spec",
         "target_hidden_size is 32, 'toy' is 16 wide",
     ),
+    "bound to another target of the same sizes": (
+        lambda: ToyDraft(toy_target(seed=1)),
+        "spec",
+        "it was bound to 'toy' (48 ids, hidden size 16, 2 layers), and this target is 'toy' (48 ids",
+    ),
     "features for rows of tokens alone": (
         declared(lambda spec: evolve(spec, alignment=RowAlignment.SAME)),
         "spec",
@@ -201,7 +220,7 @@ BROKEN_DRAFTS: dict[str, tuple[Callable[[], BoundDraft], str, str]] = {
     "too few ids": (declared(with_ids(40, 3, 17)), "vocabulary", "has 3 ids, vocab.size is 6"),
     "another vocabulary": (
         declared(lambda spec: evolve(spec, vocab=DraftVocab(6, 50, torch.tensor(IDS)))),
-        "vocabulary",
+        "spec",
         "target_size is 50, 'toy' has 48 ids",
     ),
     "a reduced vocabulary without a map": (
@@ -236,6 +255,16 @@ BROKEN_DRAFTS: dict[str, tuple[Callable[[], BoundDraft], str, str]] = {
     "order of rows for positions": (made(OrderForPosition), "tree steps", "siblings share positions"),
     "a value read back": (made(ReadsBack), "device only", "makes the host wait"),
     "a copied embedding": (lambda: Sharing(TARGET, STACK), "shared weights", "embed does not follow a change"),
+    "an embedding scaled otherwise": (
+        lambda: LouderEmbedding(TARGET, STACK),
+        "shared weights",
+        "multiply rows by the target's embedding_scale, 1.0",
+    ),
+    "a head capped otherwise": (
+        lambda: CappedHead(TARGET, STACK),
+        "shared weights",
+        "apply the target's LogitScaling(scale=1.0, cap=None)",
+    ),
     "a copied head": (lambda: CopiedHead(TARGET, STACK), "shared weights", "logits do not follow a change"),
     "a head sliced in another order": (
         lambda: SlicedInOrder(TARGET, STACK, IDS),

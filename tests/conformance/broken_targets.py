@@ -9,7 +9,7 @@ from attrs import evolve
 from torch import Tensor
 
 from outrider.interfaces import Target
-from outrider.types import HiddenTap, ModelSpec, StackInputs, StackOutput
+from outrider.types import HiddenTap, LogitScaling, ModelSpec, StackInputs, StackOutput
 from tests.support.toy_target import ToyStack, ToyWeights, rms_norm
 
 __all__ = ["BROKEN_TARGETS"]
@@ -99,6 +99,15 @@ class LayerOutputs(ToyStack):
         return super().run_layers(hidden, evolve(inputs, taps=tuple(map(shifted, inputs.taps))))
 
 
+class NormedFirst(ToyStack):
+    """Hands out boundary 0 as the first layer reads it, after its norm."""
+
+    def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
+        output = super().run_layers(hidden, inputs)
+        taps = zip(inputs.taps, output.taps, strict=True)
+        return StackOutput(output.hidden, tuple(rms_norm(row) if tap.boundary == 0 else row for tap, row in taps))
+
+
 class CountsRows(ToyStack):
     """Its positions are the places of rows, whatever it is told: right for one whole prompt only."""
 
@@ -124,11 +133,44 @@ class SeesNeighbours(ToyStack):
         return super().run_layers(hidden + 0.1 * hidden.mean(dim=0), inputs)
 
 
+class PlacedByRow(ToyStack):
+    """Adds an embedding of places, by the order of rows instead of the positions."""
+
+    def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
+        return super().run_layers(hidden + torch.arange(len(hidden))[:, None], inputs)
+
+
+class NoCap(ToyStack):
+    @property
+    def spec(self) -> ModelSpec:
+        return evolve(super().spec, logit_scaling=LogitScaling(cap=0.0))
+
+
 class ReadsBack(ToyStack):
     def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
         if int(inputs.positions.max()) > self.sizes.max_positions:
             raise ValueError("too long")
         return super().run_layers(hidden, inputs)
+
+
+class ScaledLogits(ToyStack):
+    def logits(self, hidden: Tensor) -> Tensor:
+        return super().logits(hidden) / 8.0
+
+
+class CappedLogits(ToyStack):
+    def logits(self, hidden: Tensor) -> Tensor:
+        return 30.0 * torch.tanh(super().logits(hidden) / 30.0)
+
+
+class BiasedLogits(ToyStack):
+    def logits(self, hidden: Tensor) -> Tensor:
+        return super().logits(hidden) + torch.arange(self.sizes.vocab)
+
+
+class ScaledEmbedding(ToyStack):
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return super().embed(token_ids) * 4.0
 
 
 class Raises(ToyStack):
@@ -175,6 +217,26 @@ BROKEN_TARGETS: dict[str, tuple[Callable[[], Target], str, str]] = {
         lambda: target(LayerOutputs(seed=1)),
         "tap boundaries",
         "1 depends on the attention of layer 1",
+    ),
+    "boundary 0 after the norm": (lambda: target(NormedFirst(seed=1)), "tap boundaries", "as after a norm"),
+    "boundary 0 of a batch": (lambda: target(SeesNeighbours(seed=1)), "tap boundaries", "boundary 0 of a row alone"),
+    "boundary 0 by the order of rows": (
+        lambda: target(PlacedByRow(seed=1)),
+        "tap boundaries",
+        "no attention, no other row",
+    ),
+    "a cap of 0": (lambda: target(NoCap(seed=1)), "spec", "spec.logit_scaling.cap is 0.0"),
+    "a scale that is not declared": (
+        lambda: target(ScaledLogits(seed=1)),
+        "shared weights",
+        "declare in ModelSpec the scale and soft cap",
+    ),
+    "a cap that is not declared": (lambda: target(CappedLogits(seed=1)), "shared weights", "(scale 1.0, cap None"),
+    "a bias of the head": (lambda: target(BiasedLogits(seed=1)), "shared weights", "are not hidden @ head.T"),
+    "an embedding scale that is not declared": (
+        lambda: target(ScaledEmbedding(seed=1)),
+        "shared weights",
+        "times embedding_scale 1.0 (off by 300%",
     ),
     "rows counted for positions": (lambda: target(CountsRows(seed=1)), "cached decode", "use the positions given"),
     "chunks at position 0": (lambda: target(CountsRows(seed=1)), "chunked prefill", "chunks of 1 and whole"),

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from outrider.conformance import check_draft, check_target
 from outrider.errors import BindError, ConformanceError
-from outrider.interfaces import BoundDraft, Target
-from outrider.types import AttnCapabilities, HiddenTap, RowAlignment
+from outrider.interfaces import BoundDraft, SharedWeights, Target
+from outrider.types import AttnCapabilities, HiddenTap, LogitScaling, RowAlignment, StackInputs, StackOutput
 from outrider_backends.sdpa import SdpaBackend
 from tests.backends.odd_stacks import OutsideStack, featured, standalone
 from tests.conformance.broken_drafts import BROKEN_DRAFTS, STACK, TARGET
 from tests.conformance.broken_targets import BROKEN_TARGETS
 from tests.support.pair import trained_pair
+from tests.support.rescaled import rescaled
 from tests.support.toy_drafts import SelfDraft, ToyDraft
 from tests.support.toy_target import ToySizes, ToyStack, toy_target
 
@@ -111,16 +112,50 @@ def test_failures_raise_by_default_and_all_at_once() -> None:
     assert "[tree verification]" in str(raised.value)
 
 
-class Capped(ToyStack):
-    """A soft cap on logits, as some families have."""
+class LearnedPositions(ToyStack):
+    """Positions are added to the first residual stream, as in GPT-2 and OPT: `embed` does not know them."""
+
+    def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
+        table = torch.randn(96, self.sizes.hidden, generator=torch.Generator().manual_seed(9))
+        return super().run_layers(hidden + table.index_select(0, inputs.positions), inputs)
+
+
+def test_learned_positions_are_no_fault() -> None:
+    stack = LearnedPositions(seed=1)
+    assert check_target(Target(stack, stack.weights), attention=SDPA).passed
+
+
+@pytest.mark.parametrize("scaling", [LogitScaling(0.125), LogitScaling(cap=2.0), LogitScaling(3.0, 2.0)])
+def test_declared_scales_and_caps_are_no_fault(scaling: LogitScaling) -> None:
+    target = rescaled(Target(STACK, STACK.weights), 4.0, scaling)
+    assert check_target(target, attention=SDPA).passed
+
+
+class RawEnds(SelfDraft):
+    """Takes embedding and head as they are stored, whatever the target makes of them."""
+
+    weights: SharedWeights
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return self.weights.embedding.index_select(0, token_ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return 2.0 * torch.tanh(super().logits(hidden) / 2.0)
+        ids = self.spec.vocab.target_ids
+        return hidden @ (self.weights.head if ids is None else self.weights.head[ids]).T
 
 
-def test_a_soft_cap_on_logits_is_no_fault() -> None:
-    stack = Capped(seed=1)
-    assert check_target(Target(stack, stack.weights), attention=SDPA).passed
+@pytest.mark.parametrize("ids", [None, (30, 2, 11)])
+def test_a_draft_must_scale_what_it_shares_as_the_target_does(ids: tuple[int, ...] | None) -> None:
+    target = rescaled(Target(STACK, STACK.weights), 4.0, LogitScaling(0.125))
+    draft = RawEnds(target, STACK, ids)
+    assert target.weights is not None
+    draft.weights = target.weights
+    report = check_draft(draft, target, attention=SDPA, raise_failures=False)
+    faults = next(result.faults for result in report.results if result.name == "shared weights")
+    assert report.failed == ("shared weights",)
+    assert len(faults) == 2
+    assert any("embedding_scale, 4.0" in fault for fault in faults), faults
+    assert any("LogitScaling(scale=0.125, cap=None)" in fault for fault in faults), faults
 
 
 def test_weights_are_restored() -> None:

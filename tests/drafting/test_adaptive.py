@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from outrider import AdaptiveChainBuilder, EngineOptions, SpeculativeModel, registry
-from outrider.drafting.length_policy import LengthPolicy, RoundOutcome
+from outrider.drafting.length_policy import LengthPolicy
 from outrider.errors import ConfigurationError
 from outrider.interfaces import BoundDraft, Target
+from outrider.types import RoundOutcome
 from tests.cases_data import greedy_cases
 from tests.support.pair import trained_pair
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
-from outrider.interfaces import BoundDraft
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.interfaces import BoundDraft, DrafterBuilder
 from outrider.loop.build import EngineOptions
 from outrider.types import HiddenTap, SamplingParams
 from outrider.types.request import Request

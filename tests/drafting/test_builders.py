@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.errors import ConfigurationError
+from outrider.interfaces import DrafterBuilder
 from tests.support.engines import engine_of
 from tests.support.toy_drafts import ToyDraft
 from tests.support.toy_target import toy_target

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
-from outrider.interfaces import Target
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.interfaces import BoundDraft, DrafterBuilder, LayerStackProvider, Target
 from outrider.loop.build import EngineOptions
-from outrider.types import HiddenTap
+from outrider.types import HiddenTap, MediaView
 from outrider.types.request import Request
 from tests.support.engines import engine_of, run
 from tests.support.recording import RecordingBuilder
 from tests.support.reference import greedy
 from tests.support.toy_drafts import ToyDraft, self_pair
 from tests.support.toy_target import ToySizes
+from tests.support.viewed_draft import ViewedDraft
 
 LIMIT = 24
 K = 4
@@ -79,12 +80,24 @@ def test_a_draft_with_a_shorter_context_stops_drafting_and_the_text_goes_on(limi
         assert {row.draft_len for row in recording.proposed} >= {0, 1}
 
 
+class BoundTo(ViewedDraft):
+    """A draft whose weights equal those of ``target``, as bound to it."""
+
+    def __init__(self, inner: BoundDraft, target: Target) -> None:
+        super().__init__(inner, MediaView.PLACEHOLDER)
+        self._target = target
+
+    @property
+    def bound_to(self) -> LayerStackProvider:
+        return self._target.stack
+
+
 def test_a_perfect_draft_drafts_to_the_very_end_of_its_own_context() -> None:
     """What it may still propose is right: positions at its limit are not clamped ones."""
     sizes = ToySizes(max_positions=40)
     target, _ = self_pair(seed=2, sizes=sizes)
-    _, short = self_pair(seed=2, sizes=ToySizes(max_positions=16))
-    recording = RecordingBuilder(ChainBuilder(short, K))
+    _, equal = self_pair(seed=2, sizes=ToySizes(max_positions=16))
+    recording = RecordingBuilder(ChainBuilder(BoundTo(equal, target), K))
     run(engine_of(target, recording), [Request(prompt_of(3), 30)])
     for row in recording.proposed:
         assert row.tokens[: row.draft_len] == greedy(target, row.history, row.draft_len)

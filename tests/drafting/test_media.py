@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder
 from outrider.drafting.memory import DraftMemory
 from outrider.errors import BindError
-from outrider.interfaces import GraphRunner, PreparedPrompt, Target
+from outrider.interfaces import DrafterBuilder, GraphRunner, PreparedPrompt, Target
 from outrider.loop import prefill as prefill_module
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.core import DecodeCore
@@ -55,6 +55,9 @@ def run(
     options = EngineOptions(max_batch_size=4, page_size=4, max_prefill_tokens=budget)
     engine = build_engine(target, builder, attention=SdpaBackend(), runner=runner(), options=options)
     ids = [engine.submit(Request(prompt.token_ids, count), prompt if prompt.media else None) for prompt in prompts]
+    engine.admit()
+    while engine.num_prefilling:  # no rounds in between
+        engine.prefill()
     done = drive(engine)
     return [done[request_id] for request_id in ids]
 

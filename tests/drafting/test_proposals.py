@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
-from outrider.interfaces import Target
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.interfaces import DrafterBuilder, Target
 from outrider.loop.build import EngineOptions
 from outrider.types import HiddenTap, RowAlignment
 from outrider.types.request import Request
 from tests.support.engines import Outcome, engine_of, run
 from tests.support.recording import Proposed, RecordingBuilder
 from tests.support.reference import greedy, next_logits
-from tests.support.toy_drafts import SelfDraft, ToyDraft, self_pair
+from tests.support.toy_drafts import SelfDraft, ToyDraft
+from tests.support.toy_target import ToyStack, toy_target
 
 PROMPTS = ((0, 5, 9, 22), (0, 31), (0, 7, 7, 3, 2, 40, 11))
 REQUESTS = [Request(prompt, 9 + index) for index, prompt in enumerate(PROMPTS)]
@@ -27,9 +28,13 @@ OPTIONS = EngineOptions(max_batch_size=3, page_size=3)
 ALIGNMENTS = pytest.mark.parametrize("alignment", RowAlignment, ids=lambda alignment: alignment.name.lower())
 
 
+STACK = ToyStack(seed=5, null_first=True)
+TARGET = Target(STACK, STACK.weights)
+
+
 @cache
 def pair(alignment: RowAlignment = RowAlignment.SHIFTED) -> tuple[Target, SelfDraft]:
-    return self_pair(seed=5, alignment=alignment)
+    return TARGET, SelfDraft(TARGET, STACK, alignment=alignment)
 
 
 @cache
@@ -154,7 +159,7 @@ def accept_lengths(builder: DrafterBuilder, target: Target) -> list[list[int]]:
 @pytest.mark.parametrize("taps", [(), (HiddenTap.at(1), HiddenTap.final_norm())])
 def test_a_tree_of_width_one_is_a_chain(recurrent: bool, taps: tuple[HiddenTap, ...]) -> None:
     """With a random draft of few tokens, some of which the target takes: states, taps and tokens must all agree."""
-    target, _ = self_pair(seed=8)
+    target = toy_target(seed=8, null_first=True)
     common = tuple(dict.fromkeys(token for request in REQUESTS for token in greedy(target, request.prompt, 12)))[:5]
     draft = ToyDraft(target, taps=taps, recurrent=recurrent, ids=sorted(common))
     found: list[list[Proposed]] = []
@@ -172,7 +177,7 @@ def test_a_reduced_vocabulary_is_accepted_up_to_its_first_missing_token() -> Non
     seen = sorted({token for text in texts for token in text})
     kept = [token for index, token in enumerate(seen) if index % 4]
     assert 0 < len(kept) < len(seen)
-    _, draft = self_pair(seed=5, ids=kept[::-1])  # in an order of its own
+    draft = SelfDraft(TARGET, STACK, ids=kept[::-1])  # in an order of its own
     lengths = accept_lengths(ChainBuilder(draft, 3), target)
     for text, found in zip(texts, lengths, strict=True):
         expected: list[int] = []

@@ -11,13 +11,13 @@ from attrs import evolve
 from torch import Tensor
 
 import outrider.drafting.memory
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.memory import DraftMemory
 from outrider.drafting.scratch import ScratchLayout
+from outrider.interfaces import DrafterBuilder
 from outrider.kv import PagedKVCache, slots_of
-from outrider.types import RowAlignment, SamplingParams
+from outrider.types import DecodeState, RowAlignment, SamplingParams
 from outrider.types.request import Request
-from outrider.types.state import DecodeState
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend
 from tests.sampling.toys import decode_state

@@ -15,7 +15,7 @@ from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuil
 from outrider.drafting.choosing import ProposalMode
 from outrider.drafting.ngram import NgramBuilder
 from outrider.errors import ConfigurationError, PluginError
-from outrider.generation.drafters import DRAFTERS, DraftPlan, drafter_names
+from outrider.generation.drafters import DraftPlan, drafter_names
 from outrider.generation.drafting import (
     ChainShape,
     DraftingKeywords,
@@ -26,7 +26,7 @@ from outrider.generation.drafting import (
 )
 from outrider.generation.load import plan_drafting
 from outrider.interfaces import LosslessChoice, LossyChoice, ModelPair, ProposalKind
-from outrider.registry import Group, Registry, parts
+from outrider.registry import DRAFTERS, Group, Registry, parts
 from outrider.types import HiddenTap
 from outrider.verification import BlockVerifier, ExactVerifier, RejectionVerifier, TypicalVerifier
 from tests.cases_data import greedy_cases

@@ -11,9 +11,11 @@ from typing import cast
 import pytest
 from attrs import evolve
 
-from outrider import Prompt, RequestSettings
+from outrider import EngineOptions, Prompt, RequestSettings
 from outrider.errors import InputError
-from tests.generation.variants import DRAFTING, PROMPTS, codec, model
+from tests.generation.variants import DRAFTING, PROMPTS, builder, codec, model
+from tests.support.engines import model_of
+from tests.support.pair import trained_pair
 
 SCHEMA: Mapping[str, object] = {
     "type": "object",
@@ -73,6 +75,14 @@ def test_a_mixed_batch_gives_each_its_own_with_and_without_drafting(name: str, i
     # Log-probabilities are those before the grammar: what it forbids may have been likelier.
     assert len(found[4].logprobs) == len(found[4].token_ids)
     assert any(entry.chosen < entry.top[0][1] for entry in found[4].logprobs)
+
+
+@pytest.mark.parametrize("budget", [1, 4])
+def test_prompts_that_are_cut_begin_within_their_grammar(budget: int) -> None:
+    """While others run, whose constraints stand elsewhere."""
+    options = EngineOptions(3, page_size=8, max_length=192, max_prefill_tokens=budget)
+    made = model_of(trained_pair().target, builder("chain"), options)
+    assert [done.token_ids for done in made.generate_batch(WANTED).completions] == alone()
 
 
 def test_drafts_are_accepted_within_a_grammar() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, TreeBuilder
 from outrider.errors import ContextLengthError, InputError, OutriderError
 from outrider.generation.model import ImageLike, Prompt, SpeculativeModel
 from outrider.generation.settings import RequestSettings
-from outrider.interfaces import Target, Verifier
+from outrider.interfaces import DrafterBuilder, Target, Verifier
 from outrider.loop.build import EngineOptions
 from outrider.types import HiddenTap, MediaView
 from outrider.verification import BlockVerifier, ExactVerifier, RejectionVerifier, TypicalVerifier

@@ -15,9 +15,10 @@ RECORDS = (
     CaptureRecord(Phase.TARGET_PREFILL, "breakable", "64 tokens", 0.5, 3 * MIB),
     CaptureRecord(Phase.ROUND, "round", "2 requests", 1.25, 2 * MIB),
     CaptureRecord(Phase.ROUND, "round", "1 request", 0.75, MIB // 2),
+    CaptureRecord(Phase.MEDIA_ENCODE, "media", "4 items", 0.25, MIB),
 )
 LOST = Refused(RefusalReason.MEMORY, "round at 4 requests: none left", "capture fewer", "round")
-SUMMARY = CaptureSummary("tape", Role.BOTH, 5, RECORDS, (Unserved(Phase.ROUND, LOST, 2),), 0, 3.0)
+SUMMARY = CaptureSummary("tape", Role.BOTH, 6, RECORDS, (Unserved(Phase.ROUND, LOST, 2),), 0, 3.0)
 
 
 def report() -> DispatchReport:
@@ -32,6 +33,8 @@ def report() -> DispatchReport:
             (Phase.DRAFT_EXTEND, "breakable"): 4,
             (Phase.TARGET_PREFILL, "breakable"): 3,
             (Phase.TARGET_PREFILL, "elsewhere"): 1,
+            (Phase.MEDIA_ENCODE, "eager"): 1,
+            (Phase.MEDIA_ENCODE, "media"): 2,
         }
     )
     prompt = Refused(RefusalReason.NOT_UNIFORM, "12 tokens", "nothing need be done", "phase")
@@ -39,6 +42,7 @@ def report() -> DispatchReport:
         made.count_refusal(Phase.TARGET_PREFILL, prompt)
     for by in ("phase", "breakable"):
         made.count_refusal(Phase.DRAFT_EXTEND, Refused(RefusalReason.BODY, "2 problems\n  - a\n  - b", "mend it", by))
+    made.count_refusal(Phase.MEDIA_ENCODE, Refused(RefusalReason.MEMORY, "8 items", "capture fewer", "media"))
     made.count_refusal(Phase.DRAFT_STEP, Refused(RefusalReason.ROLE, "a worker for prefill only", "build another"))
     return made
 
@@ -46,10 +50,12 @@ def report() -> DispatchReport:
 def test_every_phase_refusal_and_graph_is_told() -> None:
     assert render_report(report()).splitlines() == [
         "runner: tape",
+        "media encode: media 2, eager 1",
         "target prefill: breakable 3, elsewhere 1",
         "round: round 41, eager 2 (the first round of a shape is its warm-up)",
         "target verify: eager 2 (inside rounds that warmed up)",
         "draft extend: breakable 4, eager 3",
+        "media encode, no media graph: 1 time: out of memory during capture (8 items); capture fewer",
         "target prefill, no phase graph: 3 times: queries per request differ, or belong to a prompt (12 tokens); "
         "nothing need be done",
         "draft extend, no phase graph: 2 times by all kinds together: the body cannot be captured (2 problems",
@@ -61,6 +67,7 @@ def test_every_phase_refusal_and_graph_is_told() -> None:
         "draft step, no graph: 1 time: the worker's role has no such graphs (a worker for prefill only); build another",
         "breakable graphs: 1 in 0.50 s, 3.0 MiB",
         "round graphs: 2 in 2.00 s, 2.5 MiB",
+        "media graphs: 1 in 0.25 s, 1.0 MiB",
     ]
 
 
@@ -77,7 +84,8 @@ def test_a_capture_is_told_with_what_it_left_out_and_what_it_could_not() -> None
     assert render_capture(SUMMARY).splitlines() == [
         "breakable graphs: 1 in 0.50 s, 3.0 MiB",
         "round graphs: 2 in 2.00 s, 2.5 MiB",
-        "graphs in all: 3 in 3.00 s, 5.5 MiB, at 5 sizes",
+        "media graphs: 1 in 0.25 s, 1.0 MiB",
+        "graphs in all: 4 in 3.00 s, 6.5 MiB, at 6 sizes",
         "round, no round graph: at 2 sizes: out of memory during capture (round at 4 requests: none left); capture fewer",
     ]
     decode = evolve(SUMMARY, role=Role.DECODE, left_out=17, unserved=())

@@ -9,11 +9,12 @@ import pytest
 from attrs import evolve
 
 from outrider import EngineOptions, Prompt, RequestSettings, SpeculativeModel, registry
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder
 from outrider.drafting.choosing import ProposalMode
 from outrider.errors import NonFiniteLogitsError
 from outrider.generation.drafters import DraftPlan
 from outrider.generation.drafting import DraftingOptions
+from outrider.interfaces import DrafterBuilder
 from outrider.types import HiddenTap
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend

@@ -205,6 +205,35 @@ def test_without_draft_is_the_same_text_and_close_ends_it_twice() -> None:
     assert plain.generate(PROMPTS[0], max_new_tokens=4).token_ids == text(0, 4)
 
 
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_streams_open_at_close_end_as_cancelled(in_flight: int) -> None:
+    made = model(batch=4, in_flight=in_flight)
+    settings = RequestSettings(max_new_tokens=40)
+    one, other = (made.stream_batch(PROMPTS[first : first + 2], settings=settings) for first in (0, 2))
+    before = [next(one)], [next(other)]
+    made.close()
+    assert not made.engine.has_work
+    for first, stream, shown in zip((0, 2), (one, other), before, strict=True):
+        deltas = shown + list(stream)
+        done = {delta.index: delta.completion for delta in deltas if delta.completion is not None}
+        assert done.keys() == {0, 1}
+        for index, completion in done.items():
+            assert completion.finish_reason == "cancelled"
+            mine = tokens([delta for delta in deltas if delta.index == index])
+            assert completion.token_ids == mine == text(first + index, 40)[: len(mine)]
+
+
+def test_prompts_left_at_close_are_told() -> None:
+    made = model(batch=1)
+    stream = made.stream_batch(PROMPTS, settings=RequestSettings(max_new_tokens=40))
+    next(stream)
+    made.close()
+    reasons: list[str | None] = []
+    with pytest.raises(ClosedError):
+        reasons += (None if delta.completion is None else delta.completion.finish_reason for delta in stream)
+    assert set(reasons) <= {None, "cancelled"}
+
+
 def test_prompts_with_settings_of_their_own() -> None:
     own = Prompt(PROMPTS[0], RequestSettings(max_new_tokens=3))
     result = model().generate_batch((own, PROMPTS[1], Prompt(PROMPTS[2])), max_new_tokens=11)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from outrider import registry
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.ngram import NgramBuilder
 from outrider.generation.model import SpeculativeModel
-from outrider.interfaces import LoadOptions, TextCodec
+from outrider.interfaces import DrafterBuilder, LoadOptions, TextCodec
 from outrider.loop.build import EngineOptions
 from outrider.types import StackInputs
 from tests.support.engines import model_of
@@ -22,7 +22,7 @@ from tests.support.pair import trained_pair
 from tests.support.reference import causal_attention
 from tests.support.toy_target import CPU
 
-__all__ = ["DRAFTING", "PROMPTS", "Alone", "alone", "codec", "model"]
+__all__ = ["DRAFTING", "PROMPTS", "Alone", "alone", "builder", "codec", "model"]
 
 PROMPTS = ("def main():", "import numpy as np\n", "class Point:\n    def", "for i in range(10):", "x = [")
 DRAFTING = ("plain", "chain", "dynamic tree", "static tree", "eagle1", "standalone", "ngram")

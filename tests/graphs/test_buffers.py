@@ -47,7 +47,7 @@ def padding_of(slot: BufferSlot, tensor: Tensor, shape: PhaseShape) -> Tensor:
     return tensor.narrow(axis, count, tensor.shape[axis] - count)
 
 
-@given(calls=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), min_size=1, max_size=5))
+@given(calls=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), min_size=1, max_size=5))
 def test_real_rows_then_padding_whatever_came_before(calls: list[tuple[int, int]]) -> None:
     buffers = BufferSet(SLOTS, CAPACITY, CPU)
     addresses = {name: tensor.data_ptr() for name, tensor in buffers.tensors.items()}
@@ -124,7 +124,7 @@ def test_filling_asks_the_host_for_nothing() -> None:
         ({"lengths": torch.zeros(2, dtype=torch.int64)}, call(2, 1), r"'lengths' is \[2\].*\(requests\)"),
         ({"positions": torch.zeros(2, dtype=torch.int64)}, call(2, 1), r"declared is \[3, 2\]"),
         ({"hidden": torch.zeros(2, 3, dtype=torch.float64)}, call(2, 1), "torch.float64, declared is .* torch.float32"),
-        ({"hidden": torch.zeros(2, 3, device="meta")}, call(2, 1), "'hidden' is on meta, the buffer on cpu"),
+        ({"hidden": torch.zeros(2, 3, device="meta")}, call(2, 1), "'hidden' is on meta, the call on cpu"),
         ({}, call(9, 1), "a call of 9 tokens, the buffers hold 8"),
         ({}, call(8, 5), "a call of 5 requests, the buffers hold 4"),
     ],

@@ -7,8 +7,8 @@ import random
 import pytest
 from attrs import evolve
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
-from outrider.interfaces import BoundDraft
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.interfaces import BoundDraft, DrafterBuilder
 from outrider.loop.build import EngineOptions
 from outrider.types.request import Request
 from tests.cases_data import TreeCase, chain_lengths, greedy_cases, tree_cases

@@ -7,9 +7,10 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.ngram import NgramBuilder
 from outrider.drafting.tree import num_candidates
+from outrider.interfaces import DrafterBuilder
 from outrider.loop.build import EngineOptions
 from outrider.types.request import Request
 from tests.generation.variants import alone, codec

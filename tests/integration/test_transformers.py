@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, TreeBuilder
-from outrider.interfaces import ModelPair
+from outrider.drafting.builders import ChainBuilder, TreeBuilder
+from outrider.interfaces import DrafterBuilder, ModelPair
 from outrider.loop.build import EngineOptions
 from outrider.types.request import Request
 from tests.cases_data import greedy_cases

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.drafting.adaptive import AdaptiveChainBuilder
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.ngram import NgramBuilder
-from outrider.interfaces import Target
+from outrider.interfaces import DrafterBuilder, Target
 from outrider.loop.build import EngineOptions
 from outrider.types import HiddenTap, RequestId, RowAlignment
 from outrider.types.request import Request

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
-from outrider.interfaces import Target
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.interfaces import DrafterBuilder, Target
 from outrider.loop.build import EngineOptions
 from outrider.types.request import Request
 from tests.support.engines import Outcome, engine_of, run

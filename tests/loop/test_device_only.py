@@ -12,9 +12,9 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.conformance import forbid_host_reads
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.errors import ConformanceError
-from outrider.interfaces import BoundDraft, Target
+from outrider.interfaces import BoundDraft, DrafterBuilder, Target
 from outrider.loop.build import EngineOptions
 from outrider.loop.engine import Engine
 from outrider.types import CaptureHiddenMode, DraftOutput, HiddenTap, OutputWants, SamplingParams, StackInputs
@@ -151,4 +151,6 @@ def test_prefill_of_text_reads_nothing_back() -> None:
         engine.submit(request)
     engine.admit()
     with forbid_host_reads(), torch.inference_mode():
-        engine.prefill()
+        while engine.num_prefilling:
+            engine.prefill()
+            engine.run_round()

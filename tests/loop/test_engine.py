@@ -6,10 +6,13 @@ import pytest
 
 from outrider.drafting.builders import ChainBuilder
 from outrider.errors import CapacityError, ClosedError, ConfigurationError, ContextLengthError, InputError
-from outrider.loop.build import EngineOptions
+from outrider.kv import PagedMemory
+from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.types import OutputWants, RequestId, SamplingParams
 from outrider.types.request import Emission, Request
+from outrider_backends.eager import EagerRunner
+from outrider_backends.sdpa import SdpaBackend
 from tests.support.engines import Outcome, drive, engine_of, outcomes, run
 from tests.support.reference import greedy
 from tests.support.toy_drafts import self_pair
@@ -207,6 +210,43 @@ def test_a_closed_engine_says_so_and_closes_twice() -> None:
     for verb in (made.admit, made.prefill, made.run_round, made.step, lambda: made.submit(request(0))):
         with pytest.raises(ClosedError, match="closed"):
             verb()
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_closed_amid_its_work_every_request_ends_with_one_more_read(in_flight: int) -> None:
+    made = engine(batch=2, num_pages=40, in_flight=in_flight)
+    ids = [made.submit(request(index, 20)) for index in range(4)]
+    shown = made.step() + made.step()
+    made.cancel(ids[1])
+    made.admit()  # the third has a row and its prompt was not run; the fourth waits
+    assert (made.num_running, made.num_waiting) == (2, 1)
+    unread = [Emission(ids[1], (), finish_reason="cancelled")]
+    made.close()
+    assert (made.num_running, made.num_waiting, made.has_work) == (0, 0, True)
+    last = made.read()
+    assert last == unread + [Emission(ids[index], (), finish_reason="cancelled") for index in (0, 2, 3)]
+    assert (made.read(), made.has_work) == ([], False)
+    made.close()
+    made.cancel(ids[0])
+    assert (made.read(), made.has_work) == ([], False), "nothing ends twice"
+    for index in (0, 1):
+        found = [token for emission in shown if emission.request_id == ids[index] for token in emission.token_ids]
+        assert found
+        assert found == text(index, 20)[: len(found)]
+
+
+def test_closing_gives_pages_back_to_memory_that_others_use() -> None:
+    options = EngineOptions(2, page_size=4, max_stop_ids=2)
+    memory = PagedMemory(2, 40, 82, 4, TARGET.stack.spec.device)
+    made = build_engine(
+        TARGET, ChainBuilder(DRAFT, K), attention=SdpaBackend(), runner=EagerRunner(), options=options, memory=memory
+    )
+    free = memory.pages.num_free_pages
+    made.submit(request(0))
+    made.step()
+    assert memory.pages.num_free_pages < free
+    made.close()
+    assert memory.pages.num_free_pages == free
 
 
 @pytest.mark.parametrize(

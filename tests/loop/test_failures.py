@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, TreeBuilder
 from outrider.errors import NonFiniteLogitsError
-from outrider.interfaces import Target
+from outrider.interfaces import NULL_PAGE, DrafterBuilder, Target
 from outrider.loop.build import EngineOptions
+from outrider.loop.row_owners import Admission, RowOwners
 from outrider.loop.rows import RowSetup, RowStore
 from outrider.types import HiddenTap, RequestId
 from outrider.types.request import Request
@@ -98,33 +101,35 @@ def test_nan_at_a_drafted_node_that_is_rejected_stays_in_its_request() -> None:
 
 
 @pytest.mark.parametrize("error", [out_of_memory(), KeyboardInterrupt()], ids=["memory", "interrupt"])
-@pytest.mark.parametrize("budget", [3, 100])
-def test_a_prefill_that_raises_cancels_its_requests_and_the_others_go_on(error: BaseException, budget: int) -> None:
-    """Even when some of its chunks have run: those prompts cannot be run a second time."""
+@pytest.mark.parametrize("budget", [3, 8])
+def test_a_pass_over_prompts_that_raises_cancels_its_requests_and_the_others_go_on(
+    error: BaseException, budget: int
+) -> None:
+    """Even one that was begun by an earlier pass, and cannot be run a second time; those behind it have lost nothing."""
     stack = RaisingStack()
     target = Target(stack, stack.weights)
     draft = ToyDraft(target, taps=(HiddenTap.at(1),), recurrent=True)
-    options = EngineOptions(max_batch_size=4, page_size=2, max_prefill_tokens=budget)
+    options = EngineOptions(max_batch_size=5, page_size=2, max_prefill_tokens=budget)
     engine = engine_of(target, ChainBuilder(draft, 2), options)
     found: dict[RequestId, Outcome] = {}
     running = [engine.submit(Request(PROMPTS[index], 12)) for index in (0, 1)]
-    outcomes(engine.step(), found)
-    lost = [engine.submit(Request(PROMPTS[index], 12)) for index in (2, 3)]
-    passes: list[int] = []
-
-    def fail(rows: int) -> BaseException | None:
-        passes.append(rows)
-        return error if sum(passes) >= 5 else None
-
-    stack.fail = fail
-    with pytest.raises(type(error)):
+    for _ in range(2):
         outcomes(engine.step(), found)
+    assert engine.num_prefilling == 0
+    lost = [engine.submit(Request(PROMPTS[index], 12)) for index in (2, 3)]
+    spared = engine.submit(Request(PROMPTS[5], 12))
+    engine.admit()
+    if budget == 3:
+        engine.prefill()
+    stack.fail = lambda rows: error
+    with pytest.raises(type(error)):
+        engine.prefill()
     stack.fail = lambda rows: None
-    assert engine.num_running == 2
+    assert (engine.num_running, engine.num_prefilling) == (3, 1)
     later = [engine.submit(Request(PROMPTS[index], 12)) for index in (3, 4)]
     drive(engine, found)
     assert [found[request_id] for request_id in lost] == [Outcome([], [], "cancelled")] * 2
-    for request_id, index in zip((*running, *later), (0, 1, 3, 4), strict=True):
+    for request_id, index in zip((*running, spared, *later), (0, 1, 5, 3, 4), strict=True):
         assert tuple(found[request_id].token_ids) == greedy(SOUND, PROMPTS[index], 12)
 
 
@@ -135,16 +140,16 @@ def test_an_admission_that_raises_cancels_its_request_and_the_others_go_on(
 ) -> None:
     """Neither its row nor its pages stay taken, wherever in the batch it would have stood."""
     engine = engine_of(SOUND, builders(SOUND, never_seen())["chain"], EngineOptions(max_batch_size=4, page_size=2))
-    set_row = RowStore.set_row
-    seen: list[int] = []
+    admit = RowOwners.admit
+    seen: list[Admission] = []
 
-    def fail(rows: RowStore, row: int, setup: RowSetup) -> None:
-        seen.append(row)
+    def fail(owners: RowOwners, admission: Admission) -> None:
+        seen.append(admission)
         if len(seen) == place + 1:
             raise error
-        set_row(rows, row, setup)
+        admit(owners, admission)
 
-    monkeypatch.setattr(RowStore, "set_row", fail)
+    monkeypatch.setattr(RowOwners, "admit", fail)
     ids = [engine.submit(Request(prompt, 12)) for prompt in PROMPTS]
     found: dict[RequestId, Outcome] = {}
     with pytest.raises(type(error)):
@@ -156,6 +161,41 @@ def test_an_admission_that_raises_cancels_its_request_and_the_others_go_on(
             assert found[request_id] == Outcome([], [], "cancelled")
         else:
             assert tuple(found[request_id].token_ids) == greedy(SOUND, PROMPTS[index], 12)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_rows_that_cannot_be_written_cancel_their_requests_and_the_others_go_on(
+    written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was written to them by then: they stand idle again, at no length."""
+    stores: list[RowStore] = []
+    set_rows = RowStore.set_rows
+
+    def fail(rows: RowStore, first: int, setups: Sequence[RowSetup]) -> None:
+        stores.append(rows)
+        if len(stores) != 2 or written:
+            set_rows(rows, first, setups)
+        if len(stores) == 2:
+            raise out_of_memory()
+
+    monkeypatch.setattr(RowStore, "set_rows", fail)
+    engine = engine_of(SOUND, builders(SOUND, never_seen())["chain"], EngineOptions(max_batch_size=4, page_size=2))
+    first = engine.submit(Request(PROMPTS[0], 12))
+    found: dict[RequestId, Outcome] = {}
+    outcomes(engine.step(), found)
+    lost = [engine.submit(Request(PROMPTS[index], 12)) for index in (1, 2)]
+    with pytest.raises(RuntimeError, match="no memory left"):
+        engine.step()
+    state = stores[0].view(1, 3, 8)
+    assert (state.lengths == 0).all()
+    assert state.finished.all()
+    assert (state.page_table == NULL_PAGE).all()
+    assert engine.num_running == 1
+    later = engine.submit(Request(PROMPTS[3], 12))
+    drive(engine, found)
+    assert [found[request_id] for request_id in lost] == [Outcome([], [], "cancelled")] * 2
+    for request_id, index in ((first, 0), (later, 3)):
+        assert tuple(found[request_id].token_ids) == greedy(SOUND, PROMPTS[index], 12)
 
 
 def test_a_round_that_raises_can_be_run_again() -> None:

@@ -11,10 +11,10 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.ngram import NgramBuilder
 from outrider.errors import ContextLengthError, InputError
-from outrider.interfaces import GraphRunner, PreparedPrompt, Target, Verifier
+from outrider.interfaces import DrafterBuilder, GraphRunner, PreparedPrompt, Target, Verifier
 from outrider.kv import PagePool
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
@@ -164,6 +164,13 @@ def test_chunks_cut_through_images(name: str, budget: int) -> None:
     check_exact(engine_of(target, BUILDERS[name](target), budget=budget), target)
 
 
+@pytest.mark.parametrize("runner", ["rounds", "phases", "breakable"])
+def test_chunks_cut_through_images_between_captured_rounds(runner: str) -> None:
+    """Of others, who run while half of an image has been seen."""
+    target = target_of(3)
+    check_exact(engine_of(target, BUILDERS["three axes"](target), RUNNERS[runner], budget=4), target)
+
+
 @pytest.mark.parametrize("name", ["chain", "tree"])
 @pytest.mark.parametrize("verifier", [ExactVerifier(), RejectionVerifier(), BlockVerifier(), TypicalVerifier()])
 def test_every_verifier(verifier: Verifier, name: str) -> None:
@@ -175,7 +182,7 @@ def test_every_verifier(verifier: Verifier, name: str) -> None:
 
 def test_an_idle_row_stands_at_no_position_below_zero() -> None:
     rows = RowStore(2, 32, 4, 2, 48, PagePool(2, 9, 20, 4, CPU), CPU)
-    rows.set_row(1, RowSetup((0, 5, 9), 12, (), 3, position_offset=-2))
+    rows.set_rows(1, [RowSetup((0, 5, 9), 12, (), 3, position_offset=-2)])
     assert torch.equal(rows.view(0, 2, 12).position_offsets, torch.tensor([0, -2]))
     rows.clear_row(1)
     assert torch.equal(rows.view(0, 2, 12).position_offsets, torch.tensor([0, 0]))

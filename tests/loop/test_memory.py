@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 from torch import Tensor
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, TreeBuilder
+from outrider.interfaces import DrafterBuilder
 from outrider.loop.build import EngineOptions
 from outrider.loop.engine import Engine
 from outrider.types import HiddenTap

@@ -7,9 +7,8 @@ from attrs import evolve
 from torch import Tensor
 
 from outrider import ChainBuilder, EngineOptions, NgramBuilder, registry
-from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import BindError
-from outrider.interfaces import StateRollback
+from outrider.interfaces import DrafterBuilder, StateRollback
 from outrider.loop.build import build_engine
 from tests.support.pair import trained_pair
 
@@ -25,6 +24,7 @@ def test_drafting_for_it_is_refused(drafter: DrafterBuilder) -> None:
     target = evolve(trained_pair().target, rollback=Undo())
     sdpa, eager = registry.attention("sdpa"), registry.runner("eager")
     options = EngineOptions(max_batch_size=1, max_length=32)
-    with pytest.raises(BindError, match=r"Target\.rollback.*decode it plainly"):
+    says = r"3 drafted tokens a round .*Target\.rollback.*without a drafter.*max_batch_size=1.*eager runner"
+    with pytest.raises(BindError, match=says):
         build_engine(target, drafter, attention=sdpa, runner=eager, options=options)
     build_engine(target, attention=sdpa, runner=eager, options=options)

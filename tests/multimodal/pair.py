@@ -12,10 +12,10 @@ from attrs import frozen
 from examples.digits.questions import PAIR_TASKS, SEE, TASKS, PairTask, Task, answer
 from outrider import registry
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.generation.settings import RequestSettings
-from outrider.interfaces import BoundDraft, GraphRunner, LoadOptions, Target, Verifier
+from outrider.interfaces import BoundDraft, DrafterBuilder, GraphRunner, LoadOptions, Target, Verifier
 from outrider.loop.build import EngineOptions
 from outrider_backends.eager import EagerRunner
 

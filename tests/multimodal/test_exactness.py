@@ -19,8 +19,16 @@ from outrider import registry
 from outrider._torch import int_rows
 from outrider.generation.model import Prompt
 from outrider.generation.prompts import encode_prompt
-from outrider.interfaces import ChatMessage, MultimodalProvider, PreparedPrompt, Verifier
-from outrider.loop.prompts import PrefillPrompt, chunks
+from outrider.interfaces import (
+    ChatMessage,
+    GraphRunner,
+    MediaBody,
+    MultimodalProvider,
+    PreparedPrompt,
+    Verifier,
+    VideoFrames,
+)
+from outrider.loop.prompts import PrefillPrompt, spans_of
 from outrider.verification import BlockVerifier, ExactVerifier, RejectionVerifier
 from tests.examples.digits.pair import load_processor
 from tests.multimodal.pair import (
@@ -149,8 +157,14 @@ def test_a_prompt_may_be_cut_in_the_middle_of_an_image(runner: str, budget: int)
     model = model_of(seeing_pair(), "chain", RUNNERS[runner], batch=3, budget=budget)
     first = [encode_prompt(model.target, prompt, place, 512) for place, prompt in enumerate(MIXED[:3])]
     placed = [PrefillPrompt.of(each.token_ids, each.prepared) for each in first]
-    cuts = [(span.index, span.end) for chunk in chunks(placed, budget) for span in chunk]
-    assert any(start < end_of_chunk < end for index, end_of_chunk in cuts for start, end in placed[index].media)
+    cut = False
+    left, num_done = placed, 0
+    while left:
+        *_, last = spans_of(left, num_done, budget)
+        cut |= any(start < last.end < end for start, end in left[last.index].media)
+        left = left[last.index + last.completes :]
+        num_done = 0 if last.completes else last.end
+    assert cut
     assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
 
 
@@ -209,10 +223,23 @@ class Careless(MultimodalProvider):
     keeps_first: bool
     kept: dict[int, PreparedPrompt]
 
+    @property
+    def bodies(self) -> tuple[MediaBody, ...]:
+        return self.inner.bodies
+
+    @property
+    def reads_videos(self) -> bool:
+        return self.inner.reads_videos
+
     def prepare(
-        self, text: str | Sequence[int], media: Sequence[bytes], max_tokens: int | None = None
+        self,
+        text: str | Sequence[int],
+        media: Sequence[bytes],
+        max_tokens: int | None = None,
+        runner: GraphRunner | None = None,
+        videos: Sequence[VideoFrames] = (),
     ) -> PreparedPrompt:
-        prepared = self.inner.prepare(text, media, max_tokens)
+        prepared = self.inner.prepare(text, media, max_tokens, runner, videos)
         if not self.keeps_first:
             return evolve(prepared, embeds=self.pair.target.stack.embed(torch.tensor(prepared.token_ids)))
         return self.kept.setdefault(len(prepared.token_ids), prepared)

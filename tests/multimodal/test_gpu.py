@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 import torch
 
 from examples.digits.questions import SEE
 from outrider.generation.model import Prompt
-from outrider.graphs import Steps
+from outrider.graphs import GraphOptions, Steps, request_buckets, token_buckets
 from outrider.interfaces import GraphRunner
+from outrider.types import Phase, Role
 from outrider_backends.breakable import breakable_runner
 from outrider_backends.cuda_graph import cuda_graph_runner
 from outrider_backends.eager import EagerRunner
@@ -29,6 +31,8 @@ from tests.multimodal.pair import (
 )
 
 pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("attention", ["sdpa", "triton"])]
+
+PHASE = Phase.MEDIA_ENCODE
 
 RUNNERS: Mapping[str, Callable[[], GraphRunner]] = {
     "eager": EagerRunner,
@@ -73,6 +77,43 @@ def test_another_image_is_another_answer_and_text_sees_none(pair: SeeingPair, ru
 def test_prompts_cut_in_the_middle_of_an_image(pair: SeeingPair, runner: str, attention: str) -> None:
     model = model_of(pair, "chain", RUNNERS[runner], attention=attention, batch=3, budget=40)
     assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
+    model.close()
+
+
+@pytest.mark.parametrize("runner", ["rounds", "breakable"])
+def test_images_go_through_graphs_of_the_tower(pair: SeeingPair, runner: str, attention: str) -> None:
+    """As the tower gives directly, whatever the number of images; prompts that wait stay apart."""
+    model = model_of(pair, "chain", RUNNERS[runner], attention=attention, batch=2)
+    media, pictures = pair.target.media, [path.read_bytes() for path in IMAGES.values()]
+    assert media is not None
+    for count in range(1, 10):
+        directly, captured, again = (
+            media.prepare("<image>" * count, pictures[:count], runner=each)
+            for each in (None, model.engine.runner, model.engine.runner)
+        )
+        media.prepare("<image>" * count, pictures[-count:], runner=model.engine.runner)
+        assert torch.equal(captured.embeds, again.embeds)
+        assert float((captured.embeds - directly.embeds).abs().max()) <= 1e-3 * float(directly.embeds.abs().max())
+    assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
+    report = model.engine.report
+    assert [each.size for each in report.captured if each.phase is PHASE] == ["1 item", "2 items", "4 items", "8 items"]
+    assert report.ran[PHASE, "media"] > 0
+    assert report.ran[PHASE, "eager"] == 0
+    model.close()
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_towers_are_captured_ahead(pair: SeeingPair, role: Role, attention: str) -> None:
+    options = GraphOptions(request_buckets((1, 2)), token_buckets((128, 512)), role)
+    model = model_of(pair, "off", partial(cuda_graph_runner, options), attention=attention, batch=2, budget=512)
+    summary = model.capture()
+    assert not [each for each in summary.unserved if each.phase is PHASE]
+    ahead = [each.size for each in summary.captured if each.phase is PHASE]
+    assert ahead == ([] if role is Role.DECODE else ["8 items", "4 items", "2 items", "1 item"])
+    assert texts_of(model, MIXED) == plain_texts(tuple(MIXED))
+    report = model.engine.report
+    assert [each.size for each in report.captured if each.phase is PHASE] == ahead
+    assert report.ran[PHASE, "eager" if role is Role.DECODE else "media"] > 0
     model.close()
 
 

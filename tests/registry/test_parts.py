@@ -13,12 +13,12 @@ from typing import cast
 import pytest
 
 from outrider.errors import ConfigurationError, PluginError
-from outrider.generation.drafters import DRAFTERS
 from outrider.graphs import RunnerOptions, request_buckets, token_buckets
 from outrider.interfaces import ModelPair
 from outrider.registry import (
     ATTENTION,
     CONSTRAINTS,
+    DRAFTERS,
     DRAFTS,
     PAIRS,
     RUNNERS,

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.sampling.noise import NoiseStream, exponential_noise, gumbel_noise, noise_bits, uniform_noise
+from outrider import _triton
+from outrider.sampling.noise import (
+    NoiseStream,
+    add_gumbel,
+    exponential_noise,
+    gumbel_noise,
+    is_fused,
+    noise_bits,
+    uniform_noise,
+)
 from tests.sampling.toys import chi_square_p, distinct
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -82,6 +91,31 @@ def test_gumbel_is_minus_log_of_exponential_and_both_are_finite() -> None:
     small = small[small < 1e-4]
     assert len(small) > 1700
     assert len(distinct(small)) > 0.99 * len(small)
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_sums_are_scores_plus_the_noise_of_each_node(places: int) -> None:
+    scores = torch.randn(4, 3, 50, generator=torch.Generator().manual_seed(0))
+    before = scores.clone()
+    seeds, positions = torch.arange(4) + 7, torch.arange(4 * places).view(4, places) ** 2
+    ids, greedy = torch.arange(50) * 31, torch.tensor([False, True, False, False])
+    how = NoiseStream.DRAFT
+    found = add_gumbel(scores, seeds, positions, stream=how, step=2, target_ids=ids, greedy=greedy)
+    everywhere = add_gumbel(scores, seeds, positions, stream=how, step=2, target_ids=ids)
+    for row, node in itertools.product(range(4), range(3)):
+        place = positions[row, min(node, places - 1)]
+        noise = gumbel_noise(seeds[row, None], place[None], 50, stream=how, step=2, target_ids=ids)[0]
+        assert torch.equal(everywhere[row, node], scores[row, node] + noise)
+        assert torch.equal(found[row, node], scores[row, node] + (0.0 if row == 1 else noise))
+    assert torch.equal(scores, before)
+
+
+def test_no_kernel_serves_a_cpu_and_none_without_what_triton_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_fused(torch.device("cpu"))
+    monkeypatch.setattr(_triton, "missing", lambda: None)
+    assert is_fused(torch.device("cuda"))
+    monkeypatch.setattr(_triton, "missing", lambda: "a clause")
+    assert not is_fused(torch.device("cuda"))
 
 
 def ks_statistic(uniforms: Tensor) -> float:

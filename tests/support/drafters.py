@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outrider.drafting.builders import DrafterParts, NoDraftBuilder
-from outrider.interfaces import Drafter
+from outrider.drafting.builders import NoDraftBuilder
+from outrider.interfaces import Drafter, DrafterParts
 from outrider.types import DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
 
 __all__ = ["HostReaderBuilder", "WrappedDrafter"]
@@ -22,6 +22,10 @@ class WrappedDrafter(Drafter):
     @property
     def taps(self) -> tuple[HiddenTap, ...]:
         return self._inner.taps
+
+    @property
+    def runs_on_host(self) -> bool:
+        return self._inner.runs_on_host
 
     def extend(self, rows: VerifiedRows) -> None:
         self._inner.extend(rows)

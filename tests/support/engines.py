@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
-from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import OutriderError
 from outrider.generation.model import SpeculativeModel
-from outrider.interfaces import Target
+from outrider.interfaces import DrafterBuilder, Target
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.types import RequestId

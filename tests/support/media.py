@@ -1,4 +1,4 @@
-"""Media for tests of runners: tapes that fail on cue, and a device without graphs."""
+"""Media for tests of runners: tapes that fail on cue, graphs that are quick to make, and a device without graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from outrider.interfaces import Break, Captured, Work
 from outrider_backends.tape import TapeMedium
 
-__all__ = ["FailingMedium", "NoGraphs"]
+__all__ = ["AgainMedium", "FailingMedium", "NoGraphs"]
 
 
 @define
@@ -88,3 +88,49 @@ class NoGraphs:
         vary: Callable[[], None] | None = None,
     ) -> Captured:
         raise AssertionError("what refuses a device is not asked to capture on it")
+
+
+class Again:
+    """A graph that does its work by doing it again, quick to make.
+
+    Making it does the work, too, so whole rounds can only be captured while rows stand idle.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.outputs: Mapping[str, Tensor] = work(lambda eager: None)
+        self.nbytes: int = 1000
+
+    def replay(self) -> None:
+        for name, tensor in self._work(lambda eager: eager()).items():
+            self.outputs[name].copy_(tensor)
+
+    def close(self) -> None: ...
+
+
+class AgainMedium:
+    """Makes them; fails where ``full`` says that memory does not suffice."""
+
+    def __init__(self, full: str | None = None) -> None:
+        self._full = full
+
+    @property
+    def name(self) -> str:
+        return "again"
+
+    def refuses(self, device: torch.device) -> str | None:
+        return None
+
+    def capture(
+        self,
+        work: Work,
+        inputs: Mapping[str, Tensor],
+        *,
+        device: torch.device,
+        what: str,
+        warm: bool = True,
+        vary: Callable[[], None] | None = None,
+    ) -> Again:
+        if self._full is not None and self._full in what:
+            raise torch.OutOfMemoryError("no memory left on the device")
+        return Again(work)

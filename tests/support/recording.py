@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import torch
 from attrs import field, frozen
 
-from outrider.drafting.builders import DrafterBuilder, DrafterParts
-from outrider.interfaces import Drafter
+from outrider.interfaces import Drafter, DrafterBuilder, DrafterParts
 from outrider.types import AttentionSpec, DecodeState, Proposal
 from tests.support.drafters import WrappedDrafter
 

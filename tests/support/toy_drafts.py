@@ -8,7 +8,7 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from outrider.interfaces import BoundDraft, Target
+from outrider.interfaces import BoundDraft, LayerStackProvider, Target
 from outrider.types import (
     DraftOutput,
     DraftSpec,
@@ -48,6 +48,7 @@ class ToyDraft(BoundDraft):
         max_draft_tokens: int | None = None,
     ) -> None:
         model = target.stack.spec
+        self._bound_to = target.stack
         sizes = ToySizes(hidden=hidden, layers=1, heads=2, kv_heads=2, head_dim=6, max_positions=max_positions)
         vocab = draft_vocab(model, ids)
         generator = torch.Generator().manual_seed(seed)
@@ -78,6 +79,10 @@ class ToyDraft(BoundDraft):
     @property
     def spec(self) -> DraftSpec:
         return self._spec
+
+    @property
+    def bound_to(self) -> LayerStackProvider:
+        return self._bound_to
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self.embedding.index_select(0, token_ids)
@@ -114,7 +119,7 @@ class SelfDraft(BoundDraft):
     ) -> None:
         model = target.stack.spec
         shifted = alignment is RowAlignment.SHIFTED
-        self._stack = stack
+        self._stack, self._bound_to = stack, target.stack
         vocab = draft_vocab(model, ids)
         self._head = stack.weights.head if vocab.target_ids is None else stack.weights.head[vocab.target_ids]
         self._spec = DraftSpec(
@@ -139,6 +144,10 @@ class SelfDraft(BoundDraft):
     @property
     def spec(self) -> DraftSpec:
         return self._spec
+
+    @property
+    def bound_to(self) -> LayerStackProvider:
+        return self._bound_to
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self._stack.embed(token_ids)

@@ -11,7 +11,17 @@ from attrs import evolve
 from torch import Tensor
 
 from outrider.errors import ContextLengthError, InputError
-from outrider.interfaces import ChatMessage, LayerStackProvider, MultimodalProvider, PreparedPrompt, Target, TextCodec
+from outrider.interfaces import (
+    ChatMessage,
+    GraphRunner,
+    LayerStackProvider,
+    MediaBody,
+    MultimodalProvider,
+    PreparedPrompt,
+    Target,
+    TextCodec,
+    VideoFrames,
+)
 from outrider.types import StackInputs
 from tests.support.reference import causal_attention
 from tests.support.toy_target import ToySizes, ToyStack
@@ -74,16 +84,32 @@ class ToyMedia(MultimodalProvider):
         codec: TextCodec | None,
         plain: bool = False,
         chat: bool = True,
+        bodies: tuple[MediaBody, ...] = (),
     ) -> None:
+        """``bodies``: named, for capturing ahead; images are encoded without them."""
         self.stack = stack
         self.placeholder = placeholder
         self.codec = codec
         self.plain = plain
         self.chat = chat
         self.encoded = 0
+        self._bodies = bodies
+
+    @property
+    def bodies(self) -> tuple[MediaBody, ...]:
+        return self._bodies
+
+    @property
+    def reads_videos(self) -> bool:
+        return False
 
     def prepare(
-        self, text: str | Sequence[int], media: Sequence[bytes], max_tokens: int | None = None
+        self,
+        text: str | Sequence[int],
+        media: Sequence[bytes],
+        max_tokens: int | None = None,
+        runner: GraphRunner | None = None,
+        videos: Sequence[VideoFrames] = (),
     ) -> PreparedPrompt:
         ids = self._ids(text)
         sizes = [self._size(data, f"image {number} of {len(media)}") for number, data in enumerate(media, 1)]

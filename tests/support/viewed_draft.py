@@ -8,7 +8,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from outrider.interfaces import BoundDraft
+from outrider.interfaces import BoundDraft, LayerStackProvider
 from outrider.types import DraftOutput, DraftSpec, MediaView, PositionView, StackInputs
 
 __all__ = ["Given", "ViewedDraft"]
@@ -42,6 +42,10 @@ class ViewedDraft(BoundDraft):
     @property
     def spec(self) -> DraftSpec:
         return self._spec
+
+    @property
+    def bound_to(self) -> LayerStackProvider:
+        return self._inner.bound_to
 
     def embed(self, token_ids: Tensor) -> Tensor:
         assert bool(((token_ids >= 0) & (token_ids < self._spec.vocab.target_size)).all()) or not self._record

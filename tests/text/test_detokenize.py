@@ -47,26 +47,36 @@ def chunks(ids: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:
 
 
 def check(codec: TextCodec, ids: Sequence[int], sizes: Sequence[int]) -> None:
-    """Joined pieces are the whole decode; after every token exactly the text that is final has been given."""
-    detokenizer = IncrementalDetokenizer(codec)
-    pieces = [detokenizer.push(chunk) for chunk in chunks(ids, sizes)] + [detokenizer.flush()]
-    assert "".join(pieces) == codec.decode(ids)
-    assert detokenizer.num_tokens == len(ids)
-    assert detokenizer.num_chars == len(codec.decode(ids))
+    """Joined pieces are the whole decode; after every push exactly the text that is final has been given."""
+    for divided in (chunks(ids, sizes), chunks(ids, [1] * len(ids))):
+        detokenizer, text, count = IncrementalDetokenizer(codec), "", 0
+        for chunk in divided:
+            text += detokenizer.push(chunk)
+            count += len(chunk)
+            whole = codec.decode(ids[:count])
+            assert text == final_text(whole)
+            assert text + detokenizer.pending == whole
+            assert (detokenizer.num_tokens, detokenizer.num_chars) == (count, len(text))
+        text += detokenizer.flush()
+        assert text == codec.decode(ids)
+        assert detokenizer.num_chars == len(text)
 
-    stepwise, text = IncrementalDetokenizer(codec), ""
-    ends = [0]
-    for count, token_id in enumerate(ids, start=1):
-        text += stepwise.push([token_id])
-        whole = codec.decode(ids[:count])
-        assert text == final_text(whole)
-        assert text + stepwise.pending == whole
-        ends.append(len(text))
-    stepwise.flush()
-    ends[-1] = len(codec.decode(ids)) if ids else 0
-    for num_chars in range(ends[-1] + 1):
-        assert stepwise.tokens_covering(num_chars) == next(n for n, end in enumerate(ends) if end >= num_chars)
-    assert [stepwise.chars_of(n) for n in range(len(ids) + 1)] == ends
+
+def check_one_by_one(codec: TextCodec, ids: Sequence[int], sizes: Sequence[int]) -> None:
+    """After every push all is as after as many pushes of one token; also if the push was made twice, and undone once."""
+    together, singly = IncrementalDetokenizer(codec), IncrementalDetokenizer(codec)
+    for chunk in chunks(ids, sizes):
+        piece = together.push(chunk)
+        together.undo()
+        assert (together.num_tokens, together.num_chars, together.pending) == (
+            singly.num_tokens,
+            singly.num_chars,
+            singly.pending,
+        )
+        assert together.push(chunk) == piece
+        assert piece == "".join([singly.push((token_id,)) for token_id in chunk])
+    assert (together.num_tokens, together.num_chars) == (singly.num_tokens, singly.num_chars)
+    assert together.flush() == singly.flush()
 
 
 sizes = st.lists(st.integers(0, 9), max_size=20)
@@ -96,7 +106,7 @@ def test_codecs_that_strip_leading_space(strip_all: bool) -> None:
     holds()
 
 
-FALLBACK = SentencePieceCodec([f"<0x{byte:02X}>" for byte in range(256)] + ["a", "b", "\u2581"], strip_all=False)
+FALLBACK = SentencePieceCodec([f"<0x{byte:02X}>" for byte in range(256)] + ["a", "b", "\u2581", ""], strip_all=False)
 
 
 def fallback_ids(text: str) -> list[int]:
@@ -114,6 +124,42 @@ def test_byte_fallback_takes_back_no_character_of_a_run(text: str, times: int) -
     assert not any(REPLACEMENT in piece for piece in pieces)
     assert "".join(pieces) + detokenizer.flush() == FALLBACK.decode(ids)
     assert detokenizer.num_chars == len(FALLBACK.decode(ids))
+
+
+wild_ids = st.lists(
+    st.one_of(
+        st.text(alphabet=EMOJI + "ab", min_size=1, max_size=3).map(fallback_ids),
+        st.sampled_from([[0x80], [0xE6], [0xF0, 0x9F], [0x0A], [0x0A, 0xE6], [0xC3, 0xA9, 0xE6]]),
+    ),
+    max_size=40,
+).map(lambda parts: [token_id for part in parts for token_id in part])
+wild_sizes = st.lists(st.integers(0, 9), max_size=30)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ids=wild_ids, sizes=wild_sizes)
+def test_byte_fallback_of_bytes_that_may_be_no_text_however_they_are_divided(ids: list[int], sizes: list[int]) -> None:
+    check_one_by_one(FALLBACK, ids, sizes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(alphabet=EMOJI + "ab\n", max_size=60), special_at=st.lists(st.integers(0, 90)), sizes=wild_sizes)
+def test_special_tokens_among_bytes_however_they_are_divided(
+    text: str, special_at: list[int], sizes: list[int]
+) -> None:
+    ids = fallback_ids(text)
+    for place in special_at:
+        ids.insert(place, 259)
+    together, singly = IncrementalDetokenizer(FALLBACK), IncrementalDetokenizer(FALLBACK)
+    for chunk in chunks(ids, sizes):
+        assert together.push(chunk) == "".join([singly.push((token_id,)) for token_id in chunk])
+    assert together.flush() == singly.flush() == ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(ids=repeated(tiny_ids), sizes=wild_sizes)
+def test_a_push_is_its_tokens_one_by_one_and_can_be_undone(ids: list[int], sizes: list[int]) -> None:
+    check_one_by_one(TINY, ids, sizes)
 
 
 def test_byte_fallback_goes_on_after_a_run_that_was_not_utf8() -> None:
@@ -148,6 +194,8 @@ def test_a_genuine_replacement_character_is_kept() -> None:
         pytest.param([2] * 900, id="special"),
         pytest.param([*TINY.encode("a"), *[0] * 900], id="special after text"),
         pytest.param(TINY.encode(" ") * 900, id="spaces"),
+        pytest.param([*[0] * 8, *TINY.encode("a")] * 100, id="special among text"),
+        pytest.param([*[0] * 5, *TINY.encode("é"), *[1] * 3, *TINY.encode("🦀")] * 60, id="special among emoji"),
     ],
 )
 def test_the_window_is_bounded(ids: list[int]) -> None:
@@ -173,6 +221,22 @@ def _check_bounded(codec: TextCodec, ids: Sequence[int]) -> None:
     assert sum(counting.sizes) <= 48 * len(ids)
 
 
+@pytest.mark.parametrize("text", ["The cat sat on the mat. ", "né 漢字 🦀 naïve "])
+def test_a_push_of_several_tokens_costs_about_one_decode(text: str) -> None:
+    counting = CountingCodec(TINY)
+    detokenizer = IncrementalDetokenizer(counting)
+    divided = chunks(TINY.encode(text * 40), [5] * 60)[:-1]
+    for chunk in divided:
+        detokenizer.push(chunk)
+    assert len(counting.sizes) <= 2.2 * len(divided)  # two more for each 16 tokens, as the window moves
+
+
+def test_tokens_without_text_cost_two_decodes_together() -> None:
+    counting = CountingCodec(TINY)
+    assert IncrementalDetokenizer(counting).push([0, 1, 2, 2, 2]) == ""
+    assert len(counting.sizes) == 2
+
+
 def _each_token_alone(codec: TextCodec, ids: Sequence[int]) -> str:
     return "".join(codec.decode([token_id]) for token_id in ids)
 
@@ -195,3 +259,15 @@ def test_the_check_fails_without_context_or_without_the_windows_guards(monkeypat
     monkeypatch.setattr(detokenize, "_SYNC_CHARS", 0)
     monkeypatch.setattr(detokenize, "_KEEP_TOKENS", range(1, 2))
     assert _wrong_for_some(_incremental)
+
+
+def test_the_check_fails_if_every_push_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = ([*fallback_ids("aé"), 0xE6, *fallback_ids("b")], [4])
+    check_one_by_one(FALLBACK, *case)
+
+    def always(detokenizer: IncrementalDetokenizer, text: str) -> bool:
+        return True
+
+    monkeypatch.setattr(IncrementalDetokenizer, "_hides_nothing", always)
+    with pytest.raises(AssertionError):
+        check_one_by_one(FALLBACK, *case)

@@ -4,7 +4,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -12,7 +12,7 @@ from typing_extensions import override
 from outrider.errors import ClosedError, InputError
 from outrider.interfaces import TextCodec
 from outrider.text import StopMatcher, StopOutcome, StopRules
-from tests.text.codecs import REPLACEMENT, BytesCodec, TinyCodec, final_text
+from tests.text.codecs import REPLACEMENT, BytesCodec, CountingCodec, SentencePieceCodec, TinyCodec, final_text
 
 TINY = TinyCodec()
 # Few characters, so that stops overlap, repeat and begin again; halves of 'é'; a special token.
@@ -138,6 +138,52 @@ def test_without_rules_the_text_is_the_whole_decode(ids: list[int], sizes: list[
     assert all(num_chars == len(final_text(TINY.decode(ids[:count]))) for count, num_chars in shown)
 
 
+def check_one_by_one(rules: StopRules, codec: TextCodec, ids: Sequence[int], sizes: Sequence[int]) -> None:
+    """The end, and the text shown at each border of feeds, are those of feeds of one token."""
+    ending, shown = run(StopMatcher(rules, codec), ids, sizes)
+    expected, stepwise = run(StopMatcher(rules, codec), ids, [1] * len(ids))
+    assert ending == expected
+    by_count = dict(stepwise)
+    assert all(num_chars == by_count[count] for count, num_chars in shown)
+
+
+@pytest.mark.parametrize("strip_all", [False, True])
+def test_the_cut_with_codecs_that_strip_leading_space(strip_all: bool) -> None:
+    codec = SentencePieceCodec(["", "\u2581", "\u2581a", "a", "b", "\u2581ab", "\u2581\u2581", "é"], strip_all)
+
+    @settings(max_examples=150, deadline=None)
+    @given(case=cases(codec, st.lists(st.integers(0, 7), max_size=60)))
+    def holds(case: tuple[StopRules, list[int], list[int]]) -> None:
+        rules, ids, sizes = case
+        check(rules, codec, ids, sizes)
+
+    holds()
+
+
+# 'é' and newline as bytes, halves of them, and a byte that is in no character.
+FALLBACK = SentencePieceCodec(["\u2581", "a", "b", "<0xC3>", "<0xA9>", "<0x0A>", "<0xFF>", "ab"], strip_all=False)
+fallback_ids = st.lists(
+    st.sampled_from([[0], [1], [2], [3, 4], [3, 4, 3, 4], [5], [7], [3], [5, 3], [6]]), max_size=40
+).map(lambda parts: [token_id for part in parts for token_id in part])
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=cases(FALLBACK, fallback_ids))
+def test_runs_of_bytes_are_cut_alike_however_they_are_divided(case: tuple[StopRules, list[int], list[int]]) -> None:
+    rules, ids, sizes = case
+    check_one_by_one(rules, FALLBACK, ids, sizes)
+
+
+@pytest.mark.parametrize("rules", [StopRules(), StopRules(["\x00", "ab\x00"]), StopRules(["\x00"], [(4000, 5000)])])
+def test_a_round_that_touches_no_stop_costs_about_one_decode(rules: StopRules) -> None:
+    codec = CountingCodec(TINY)
+    matcher = StopMatcher(rules, codec)
+    ids = TINY.encode("The cat sat on the mat, né 漢字 🦀. " * 10)[:150]
+    for place in range(0, 150, 5):
+        matcher.feed(ids[place : place + 5])
+    assert len(codec.sizes) <= 2.2 * 30
+
+
 class _ForgetsHalfAStop(StopMatcher):
     @override
     def _held_by_strings(self) -> int:
@@ -156,12 +202,25 @@ class _ForgetsHalfASequence(StopMatcher):
         return 0
 
 
+class _LooksForStringsOnly(StopMatcher):
+    @override
+    def _match_sequence(self) -> None:
+        return None
+
+
+class _LooksOnceARound(StopMatcher):
+    @override
+    def feed(self, token_ids: Sequence[int]) -> StopOutcome:
+        return evolve(super().feed(token_ids), kept=len(token_ids))
+
+
 @pytest.mark.parametrize(
     ("broken", "rules"),
     [
         (_ForgetsHalfAStop, StopRules(["bba"])),
         (_HoldsTooMuch, StopRules(["bba"])),
         (_ForgetsHalfASequence, StopRules([], [(2, 2)])),
+        (_LooksForStringsOnly, StopRules([], [(2, 1)])),
     ],
 )
 def test_the_check_fails_for_broken_matchers(broken: type[StopMatcher], rules: StopRules) -> None:
@@ -169,6 +228,13 @@ def test_the_check_fails_for_broken_matchers(broken: type[StopMatcher], rules: S
     check(rules, BYTES, ids, sizes)
     with pytest.raises(AssertionError):
         check(rules, BYTES, ids, sizes, broken)
+
+
+def test_the_check_fails_for_a_matcher_that_cuts_at_rounds() -> None:
+    rules, ids, sizes = StopRules(["bb"]), [1, 2, 2, 1, 2], [2, 3]
+    check(rules, BYTES, ids, sizes)
+    with pytest.raises(AssertionError):
+        check(rules, BYTES, ids, sizes, _LooksOnceARound)
 
 
 def test_a_stop_may_begin_in_one_token_and_end_in_another_of_a_later_round() -> None:

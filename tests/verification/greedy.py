@@ -6,8 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from outrider.types import Acceptance, Proposal
-from outrider.types.state import DecodeState
+from outrider.types import Acceptance, DecodeState, Proposal
 from outrider.verification.walk import follow_choices
 
 __all__ = ["GreedyVerifier"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from attrs import evolve, frozen
 from torch import Tensor
 
+from outrider.binding import check_shared_embedding, check_shared_head
 from outrider.errors import BindError, Problems
-from outrider.interfaces import Target
-from outrider.types import DraftSpec, ModelSpec, PositionView, WeightSource
+from outrider.interfaces import LayerStackProvider, Target
+from outrider.types import DraftSpec, LogitScaling, ModelSpec, PositionView, WeightSource
 from outrider_adapters.eagle.taps import default_taps
 from outrider_adapters.nn import same_device
 
@@ -16,10 +17,16 @@ __all__ = ["JoinedWeights", "bind_spec", "join_weights"]
 
 @frozen(eq=False)
 class JoinedWeights:
-    """``embedding [V, H]`` and ``head [Dv, H]`` of a bound draft; the target's are its own storage."""
+    """``embedding [V, H]`` and ``head [Dv, H]`` of a draft bound to ``bound_to``; the target's are its own storage.
 
+    ``embedding_scale`` and ``logit_scaling`` are the target's where the weight is, and change nothing where it is the draft's.
+    """
+
+    bound_to: LayerStackProvider
     embedding: Tensor
     head: Tensor
+    embedding_scale: float
+    logit_scaling: LogitScaling
 
 
 def bind_spec(spec: DraftSpec, target: Target, taps_by_depth: bool, media_note: str | None) -> DraftSpec:
@@ -55,7 +62,7 @@ def bind_spec(spec: DraftSpec, target: Target, taps_by_depth: bool, media_note: 
         spec = _final_taps(spec, model, taps_by_depth, problems)
     if target.media is not None and media_note is not None:
         spec = evolve(spec, notes=(*spec.notes, media_note))
-    return _final_positions(spec, model)
+    return _final_positions(evolve(spec, notes=(*spec.notes, *_scale_notes(spec, model))), model)
 
 
 def join_weights(
@@ -64,7 +71,7 @@ def join_weights(
     """Embedding and head of a checked pair; slicing copies rows, sharing never copies.
 
     Raises:
-        BindError: the target's weights are not what its spec says.
+        BindError: the target's weights are not what its spec says, or not what its stack uses.
     """
     shared, model = target.weights, target.stack.spec
     embedding, head = own_embedding, own_head
@@ -81,9 +88,23 @@ def join_weights(
                 problems.add(
                     f"the target's {what} is {list(weight.shape)} {weight.dtype}, expected {list(expected)} {spec.dtype}"
                 )
+    shares_embedding, shares_head = spec.embedding is not WeightSource.OWN, spec.head is not WeightSource.OWN
+    with Problems(f"draft '{spec.name}' cannot share weights with target '{model.name}'", BindError) as problems:
+        if shared is not None and shares_embedding:
+            for problem in check_shared_embedding(target.stack, shared):
+                problems.add(problem)
+        if shared is not None and shares_head:
+            for problem in check_shared_head(target.stack, shared):
+                problems.add(problem)
     if spec.head is WeightSource.TARGET_SLICED and spec.vocab.target_ids is not None:
         head = head.index_select(0, spec.vocab.target_ids)
-    return JoinedWeights(embedding, head)
+    return JoinedWeights(
+        target.stack,
+        embedding,
+        head,
+        embedding_scale=model.embedding_scale if shares_embedding else 1.0,
+        logit_scaling=model.logit_scaling if shares_head else LogitScaling(),
+    )
 
 
 def _check_widths(spec: DraftSpec, model: ModelSpec, problems: Problems) -> None:
@@ -100,6 +121,18 @@ def _check_widths(spec: DraftSpec, model: ModelSpec, problems: Problems) -> None
                 f"the draft is {spec.hidden_size} wide and takes its {what} from the target, which is "
                 f"{model.hidden_size} wide; a draft of another width must bring its own {what}"
             )
+
+
+def _scale_notes(spec: DraftSpec, model: ModelSpec) -> tuple[str, ...]:
+    """What it is given of the target beyond raw weights: no published config says whether it was trained on these or those."""
+    notes: list[str] = []
+    if spec.embedding is not WeightSource.OWN and model.embedding_scale != 1.0:
+        notes.append(f"embedding: the target's, times {model.embedding_scale:g} as the target embeds")
+    scaling = model.logit_scaling
+    if spec.head is not WeightSource.OWN and scaling != LogitScaling():
+        cap = "" if scaling.cap is None else f", soft cap {scaling.cap:g}"
+        notes.append(f"head: logits as the target's are, scale {scaling.scale:g}{cap}")
+    return tuple(notes)
 
 
 def _check_vocabulary(spec: DraftSpec, model: ModelSpec, problems: Problems) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outrider_adapters.llava.encoder import LlavaEncoder
+from outrider_adapters.llava.encoder import LlavaEncoder, LlavaTower
 from outrider_adapters.llava.loader import LlavaLoader, loader
 from outrider_adapters.llava.plan import LlavaPlan
 
-__all__ = ["LlavaEncoder", "LlavaLoader", "LlavaPlan", "loader"]
+__all__ = ["LlavaEncoder", "LlavaLoader", "LlavaPlan", "LlavaTower", "loader"]

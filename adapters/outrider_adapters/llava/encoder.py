@@ -1,9 +1,9 @@
-"""`LlavaEncoder`: images to decoder rows by a tower and a projector."""
+"""`LlavaEncoder`: images to decoder rows by a tower and a projector, `LlavaTower`."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 import torch
@@ -13,10 +13,15 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from outrider.errors import InputError
+from outrider.graphs import encode_media
+from outrider.interfaces import GraphRunner, MediaBody
+from outrider.types import Axis, BodyCalls, BufferSlot
 from outrider_adapters.media import Grid, HubImageProcessor, ImageEncoder, Placement, PromptPositions, process
 from outrider_adapters.nn import Activation
 
-__all__ = ["FeatureChoice", "LlavaEncoder", "Projector"]
+__all__ = ["FeatureChoice", "LlavaEncoder", "LlavaTower", "Projector"]
+
+_COUNTS = (1, 2, 4, 8)
 
 _MOST_SCALED_PIXELS = 1 << 28
 """Pixels of an image while it is scaled: 0.8 GB."""
@@ -55,30 +60,77 @@ class Projector:
         return functional.linear(inner, self.second, self.second_bias)
 
 
+class LlavaTower(MediaBody):
+    """``pixels [images, 3, side, side]`` to ``rows [images, tokens, H]``: transformers' tower, and the projector."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        choice: FeatureChoice,
+        projector: Projector,
+        side: int,
+        num_tokens: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """``module``: transformers' own, on ``device`` in ``dtype``, for images of ``side`` pixels."""
+        self._module = cast("_Tower", module)
+        self._choice = choice
+        self._projector = projector
+        self.num_tokens = num_tokens
+        self.device = device
+        self.dtype = dtype
+        self._pixels = BufferSlot("pixels", Axis.REQUESTS, (3, side, side), dtype)
+        self._rows = BufferSlot("rows", Axis.REQUESTS, (num_tokens, projector.second.shape[0]), dtype)
+
+    @property
+    def inputs(self) -> tuple[BufferSlot, ...]:
+        """Pixels as the processor makes them."""
+        return (self._pixels,)
+
+    @property
+    def outputs(self) -> tuple[BufferSlot, ...]:
+        """Rows for the decoder."""
+        return (self._rows,)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """1, 2, 4 and 8: a few graphs, whose memory many images do not add to."""
+        return _COUNTS
+
+    @property
+    def eager_because(self) -> None:
+        """It can be captured: neither tower nor projector reads a value on the host."""
+        return
+
+    def __call__(self, buffers: Mapping[str, Tensor], calls: BodyCalls) -> dict[str, Tensor]:  # noqa: ARG002
+        """Rows of all images; see `GraphBody`."""
+        states = self._module(buffers["pixels"], output_hidden_states=True).hidden_states
+        chosen = [states[layer][:, self._choice.skipped :] for layer in self._choice.layers]
+        return {"rows": self._projector(torch.cat(chosen, dim=-1))}
+
+
 class LlavaEncoder(ImageEncoder):
     """Every image takes the same number of tokens; positions are those of text.
 
     Source: Liu et al. 2023, "Visual Instruction Tuning" and "Improved Baselines with Visual Instruction Tuning".
     """
 
-    def __init__(
-        self,
-        processor: HubImageProcessor,
-        tower: nn.Module,
-        choice: FeatureChoice,
-        projector: Projector,
-        num_tokens: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        """``tower``: transformers' own module, on ``device`` in ``dtype``."""
+    def __init__(self, processor: HubImageProcessor, tower: LlavaTower) -> None:
+        """``processor``: makes pixels as ``tower`` takes them."""
         self._processor = processor
-        self._tower = cast("_Tower", tower)
-        self._choice = choice
-        self._projector = projector
-        self._grid = Grid(1, num_tokens)
-        self._device = device
-        self._dtype = dtype
+        self._tower = tower
+        self._grid = Grid(1, tower.num_tokens)
+
+    @property
+    def bodies(self) -> tuple[MediaBody, ...]:
+        """The tower."""
+        return (self._tower,)
+
+    @property
+    def videos(self) -> None:
+        """It reads images only."""
+        return
 
     def grid(self, width: int, height: int) -> Grid:
         """The same single row for an image of any size, which the processor scales and crops; see `ImageEncoder.grid`."""
@@ -92,12 +144,15 @@ class LlavaEncoder(ImageEncoder):
             )
         return self._grid
 
-    def encode(self, images: Sequence[Image], grids: Sequence[Grid]) -> Tensor:  # noqa: ARG002 - all are alike
+    def encode(
+        self,
+        images: Sequence[Image],
+        grids: Sequence[Grid],  # noqa: ARG002 - all are alike
+        runner: GraphRunner | None,
+    ) -> Tensor:
         """Rows ``[images · tokens, H]``; see `ImageEncoder.encode`."""
-        pixels = process(self._processor, images)["pixel_values"]
-        states = self._tower(pixels.to(self._device, self._dtype), output_hidden_states=True).hidden_states
-        chosen = [states[layer][:, self._choice.skipped :] for layer in self._choice.layers]
-        return self._projector(torch.cat(chosen, dim=-1)).flatten(0, 1)
+        pixels = process(self._processor, images)["pixel_values"].to(self._tower.device, self._tower.dtype)
+        return encode_media(self._tower, {"pixels": pixels}, runner)["rows"].flatten(0, 1)
 
     def positions(self, placement: Placement) -> PromptPositions:
         """``[P]``: images count as text does."""

@@ -13,7 +13,7 @@ from torch import nn
 from outrider.checkpoint import Checkpoint
 from outrider.errors import CheckpointError, InputError, Problems
 from outrider_adapters.llama import FAMILIES, Decoder, DecoderNames, find_family
-from outrider_adapters.llava.encoder import FeatureChoice, LlavaEncoder, Projector
+from outrider_adapters.llava.encoder import FeatureChoice, LlavaEncoder, LlavaTower, Projector
 from outrider_adapters.media import (
     HubConfig,
     HubImageProcessor,
@@ -96,7 +96,7 @@ class LlavaPlan:
         """The image encoder with weights from ``weights``, which notes what is missing or does not fit."""
         # Old checkpoints store the indices of patches, which count from 0.
         weights.ignore_ending("embeddings.position_ids")
-        tower = load_tower(self.hub, self._make_tower, weights.scope(*_TOWER), device, "vision_model.")
+        module = load_tower(self.hub, self._make_tower, weights.scope(*_TOWER), device, "vision_model.")
         hidden, vision = self.decoder.config.hidden_size, self.hub.vision.get_int("hidden_size")
         scope = weights.scope(*_PROJECTOR)
         bias = self.hub.values.get_bool("multimodal_projector_bias", True)
@@ -107,7 +107,9 @@ class LlavaPlan:
             scope.tensor("linear_2.weight", (hidden, hidden)),
             scope.tensor("linear_2.bias", (hidden,)) if bias else None,
         )
-        return LlavaEncoder(self.processor, tower, self.choice, projector, self.num_tokens, device, dtype)
+        side = self.hub.vision.get_int("image_size")
+        tower = LlavaTower(module, self.choice, projector, side, self.num_tokens, device, dtype)
+        return LlavaEncoder(self.processor, tower)
 
     def _make_tower(self) -> nn.Module:
         from transformers import AutoModel

@@ -1,4 +1,4 @@
-"""`MediaChat`: conversations with images by the chat template of a processor."""
+"""`MediaChat`: conversations with media by the chat template of a processor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class MediaChat:
     def render(self, messages: Sequence[ChatMessage]) -> str | None:
         """The prompt text of ``messages``, ready for the answer; ``None`` where the model has no template.
 
-        A message's content is a text or a list of parts, ``{"type": "image"}`` and ``{"type": "text", "text": …}``.
+        A message's content is a text or a list of parts, ``{"type": "image"}``, ``{"type": "video"}`` and
+        ``{"type": "text", "text": …}``.
 
         Raises:
             InputError: the template refuses the conversation, or leaves out one of its texts.

@@ -59,6 +59,8 @@ class VisionLanguageLoader(TargetLoader):
     architecture: str
     image_token: str
     """What stands for an image in text, where the checkpoint's processor does not say."""
+    video_token: str | None = None
+    """Likewise for a video, in families that read them."""
 
     @abstractmethod
     def plan(self, checkpoint: Checkpoint) -> VisionLanguagePlan:
@@ -93,7 +95,7 @@ class VisionLanguageLoader(TargetLoader):
             stack, encoder = _build(plan, weights, options.device, dtype, own_head)
         weights.finish(title)
         codec = read_codec(checkpoint)
-        if codec is not None and (problem := self._misplaced(checkpoint, codec, plan.placeholders.image)) is not None:
+        if codec is not None and (problem := self._misplaced(checkpoint, codec, plan.placeholders)) is not None:
             raise CheckpointError(f"{checkpoint.directory}: {problem}")
         notes = (*decoder.config.notes, *head_notes)
         notes += codec.notes if codec is not None else ("no tokenizer was found, only token ids can be used",)
@@ -119,10 +121,7 @@ class VisionLanguageLoader(TargetLoader):
         problems = list(rehearsal.problems())
         try:
             codec = read_codec(checkpoint)
-            if (
-                codec is not None
-                and (problem := self._misplaced(checkpoint, codec, plan.placeholders.image)) is not None
-            ):
+            if codec is not None and (problem := self._misplaced(checkpoint, codec, plan.placeholders)) is not None:
                 problems.append(problem)
         except CheckpointError as error:
             problems.append(str(error))
@@ -137,24 +136,32 @@ class VisionLanguageLoader(TargetLoader):
         )
         return Description(kind, facts, decoder.config.notes, tuple(problems))
 
-    def _misplaced(self, checkpoint: Checkpoint, codec: TextCodec, image: int) -> str | None:
-        """Why ``image`` cannot be the placeholder's id: the tokenizer has another. ``None`` where it has none, or this."""
-        text = self.image_token
-        for name in ("processor_config.json", "tokenizer_config.json"):
-            config = checkpoint.optional_json(name)
-            said = None if config is None else config.values.get("image_token")
-            if isinstance(said, str):
-                text = said
-                break
+    def _misplaced(self, checkpoint: Checkpoint, codec: TextCodec, ids: Placeholders) -> str | None:
+        """Why ``ids`` cannot be those of placeholders: the tokenizer has others. ``None`` where it has none, or these."""
         # What stands around every text, and the one id that some vocabularies have for all that they do not know.
         others = {*codec.encode(""), *codec.encode(_UNKNOWN)}
-        found = [token for token in codec.encode(text) if token not in others]
-        if len(found) != 1 or found[0] == image:
-            return None
-        return (
-            f"images stand at token id {image}, but the tokenizer's {text!r} is id {found[0]}: other text would be taken for "
-            "images; correct 'image_token_index' or 'image_token_id' in config.json"
+        media = (
+            ("image", self.image_token, ids.image, "'image_token_index' or 'image_token_id'"),
+            ("video", self.video_token, ids.video, "'video_token_id'"),
         )
+        for kind, usual, token_id, keys in media:
+            text = _named_token(checkpoint, f"{kind}_token") or usual
+            found = [] if text is None else [token for token in codec.encode(text) if token not in others]
+            if token_id is not None and len(found) == 1 and found[0] != token_id:
+                return (
+                    f"{kind}s stand at token id {token_id}, but the tokenizer's {text!r} is id {found[0]}: other text would be "
+                    f"taken for {kind}s; correct {keys} in config.json"
+                )
+        return None
+
+
+def _named_token(checkpoint: Checkpoint, key: str) -> str | None:
+    for name in ("processor_config.json", "tokenizer_config.json"):
+        config = checkpoint.optional_json(name)
+        said = None if config is None else config.values.get(key)
+        if isinstance(said, str):
+            return said
+    return None
 
 
 def _rehearse(plan: VisionLanguagePlan, own_head: bool) -> WeightLoader:

@@ -1,41 +1,57 @@
-"""`place`: where the tokens of each image stand in a prompt; `merge`: image rows among token embeddings."""
+"""`place`: where the tokens of each medium stand in a prompt; `merge`: their rows among token embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import Enum
 
 import torch
 from attrs import frozen
 from torch import Tensor
 
-from outrider.errors import InputError
+from outrider.errors import InputError, Problems
 from outrider.interfaces import LayerStackProvider
+from outrider.types.counts import counted
 
-__all__ = ["Grid", "Placement", "Span", "merge", "place"]
+__all__ = ["Grid", "MediaOfAKind", "Medium", "Placement", "Span", "merge", "place", "place_media"]
+
+
+class Medium(Enum):
+    """What stands in a prompt; the value is its name in messages."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+
+
+_A = {Medium.IMAGE: "an image", Medium.VIDEO: "a video"}
 
 
 @frozen
 class Grid:
-    """How many tokens an image takes, as they follow each other: ``height`` rows of ``width``.
+    """How many tokens a medium takes, as they follow each other: ``frames`` of ``height`` rows of ``width``.
 
-    Where rows mean nothing to a model there is one.
+    Where rows mean nothing to a model there is one. ``seconds``: from one of ``frames``, which may be made of several frames
+    of a file, to the next.
     """
 
     height: int
     width: int
+    frames: int = 1
+    seconds: float = 0.0
 
     @property
     def num_tokens(self) -> int:
         """Tokens, one for each cell."""
-        return self.height * self.width
+        return self.frames * self.height * self.width
 
 
 @frozen
 class Span:
-    """One image in a prompt: its first token and its grid."""
+    """One medium in a prompt: its first token and its grid."""
 
     start: int
     grid: Grid
+    medium: Medium = Medium.IMAGE
 
     @property
     def end(self) -> int:
@@ -45,10 +61,23 @@ class Span:
 
 @frozen
 class Placement:
-    """A prompt in which each image has all its tokens. ``spans`` are in order and do not overlap."""
+    """A prompt in which each medium has all its tokens. ``spans`` are in order and do not overlap."""
 
     token_ids: tuple[int, ...]
     spans: tuple[Span, ...]
+
+    def spans_of(self, medium: Medium) -> tuple[Span, ...]:
+        """Those of one kind, in order."""
+        return tuple(span for span in self.spans if span.medium is medium)
+
+
+@frozen
+class MediaOfAKind:
+    """Media of a kind, in order: the id that stands for each, and the tokens each takes."""
+
+    medium: Medium
+    placeholder: int
+    grids: tuple[Grid, ...]
 
 
 def place(token_ids: Sequence[int], placeholder: int, grids: Sequence[Grid]) -> Placement:
@@ -59,48 +88,75 @@ def place(token_ids: Sequence[int], placeholder: int, grids: Sequence[Grid]) -> 
     Raises:
         InputError: their number is neither.
     """
-    found = [index for index, token in enumerate(token_ids) if token == placeholder]
-    total = sum(grid.num_tokens for grid in grids)
-    if len(found) == len(grids):
-        return _expanded(token_ids, placeholder, grids)
-    if len(found) != total or not grids:
-        already = f", or {total} where they are repeated for every token of an image" if grids else ""
-        images = "1 image was" if len(grids) == 1 else f"{len(grids)} images were"
-        raise InputError(
-            f"the prompt has {len(found)} image placeholder{'' if len(found) == 1 else 's'} (token id {placeholder}) and "
-            f"{images} given; give one placeholder for each image{already}"
-        )
-    spans: list[Span] = []
-    taken = 0
-    for number, grid in enumerate(grids, 1):
-        first, last = found[taken], found[taken + grid.num_tokens - 1]
-        if last - first + 1 != grid.num_tokens:
-            raise InputError(
-                f"the {grid.num_tokens} placeholders (token id {placeholder}) of image {number} of {len(grids)} are "
-                f"interrupted: they begin at position {first} and end at {last}; repeat the placeholder without a gap, or "
-                "give one for each image"
-            )
-        spans.append(Span(first, grid))
-        taken += grid.num_tokens
-    return Placement(tuple(token_ids), tuple(spans))
+    return place_media(token_ids, [MediaOfAKind(Medium.IMAGE, placeholder, tuple(grids))])
 
 
-def _expanded(token_ids: Sequence[int], placeholder: int, grids: Sequence[Grid]) -> Placement:
+def place_media(token_ids: Sequence[int], kinds: Sequence[MediaOfAKind]) -> Placement:
+    """`place` for media of several kinds, each of which takes placeholders of its own.
+
+    Raises:
+        InputError: a kind has neither one placeholder for each of its media nor all of them; all kinds at once.
+    """
+    due: dict[int, tuple[Medium, Iterator[tuple[int, Grid]]]] = {}
+    faults: list[str] = []
+    for kind in kinds:
+        try:
+            due[kind.placeholder] = kind.medium, zip(_steps(token_ids, kind), kind.grids, strict=True)
+        except InputError as error:
+            faults.append(str(error))
+    if len(faults) == 1:
+        raise InputError(faults[0])
+    with Problems("the media do not fit the prompt", InputError) as problems:
+        for fault in faults:
+            problems.add(fault)
     ids: list[int] = []
     spans: list[Span] = []
-    for token in token_ids:
-        if token != placeholder:
+    index = 0
+    while index < len(token_ids):
+        token = token_ids[index]
+        if token not in due:
             ids.append(token)
+            index += 1
             continue
-        spans.append(Span(len(ids), grids[len(spans)]))
-        ids += [placeholder] * spans[-1].grid.num_tokens
+        medium, following = due[token]
+        step, grid = next(following)
+        spans.append(Span(len(ids), grid, medium))
+        ids += [token] * grid.num_tokens
+        index += step
     return Placement(tuple(ids), tuple(spans))
 
 
-def merge(stack: LayerStackProvider, placement: Placement, features: Tensor | None) -> Tensor:
-    """Fresh embeddings ``[P, H]``: tokens as ``stack`` embeds them, and rows of ``features`` at the images in order.
+def _steps(token_ids: Sequence[int], kind: MediaOfAKind) -> list[int]:
+    """How many placeholders each medium of ``kind`` has in the prompt: one each, or one for each of its tokens."""
+    name, grids, placeholder = kind.medium.value, kind.grids, kind.placeholder
+    found = [index for index, token in enumerate(token_ids) if token == placeholder]
+    sizes = [grid.num_tokens for grid in grids]
+    if len(found) == len(grids):
+        return [1] * len(grids)
+    if len(found) != sum(sizes) or not grids:
+        already = f", or {sum(sizes)} where they are repeated for every token of {_A[kind.medium]}" if grids else ""
+        raise InputError(
+            f"the prompt has {counted(len(found), f'{name} placeholder')} (token id {placeholder}) and "
+            f"{counted(len(grids), name)} {'was' if len(grids) == 1 else 'were'} given; give one placeholder for each {name}"
+            f"{already}"
+        )
+    taken = 0
+    for number, size in enumerate(sizes, 1):
+        first, last = found[taken], found[taken + size - 1]
+        if last - first + 1 != size:
+            raise InputError(
+                f"the {size} placeholders (token id {placeholder}) of {name} {number} of {len(grids)} are interrupted: they "
+                f"begin at position {first} and end at {last}; repeat the placeholder without a gap, or give one for each "
+                f"{name}"
+            )
+        taken += size
+    return sizes
 
-    The ids of images are never looked up, since they may lie outside the embedding.
+
+def merge(stack: LayerStackProvider, placement: Placement, features: Tensor | None) -> Tensor:
+    """Fresh embeddings ``[P, H]``: tokens as ``stack`` embeds them, and rows of ``features`` at the media in order.
+
+    The ids of media are never looked up, since they may lie outside the embedding.
     """
     device = stack.spec.device
     ids = list(placement.token_ids)

@@ -27,8 +27,8 @@ class HubImageProcessor(Protocol):
     """The part of a transformers image processor that is used."""
 
     @abstractmethod
-    def __call__(self, images: Sequence[Image], *, return_tensors: str) -> Mapping[str, Tensor]:
-        """Pixels, scaled, cropped and normalised as its config says, and what tells their layout."""
+    def __call__(self, images: Sequence[Image], *, return_tensors: str, **settings: object) -> Mapping[str, Tensor]:
+        """Pixels, scaled, cropped and normalised as its config or ``settings`` say, and what tells their layout."""
         ...
 
     @property
@@ -70,14 +70,14 @@ def _named(checkpoint: Checkpoint) -> str:
     return section.get_optional_str("image_processor_type") or section.get_str("feature_extractor_type")
 
 
-def process(processor: HubImageProcessor, images: Sequence[Image]) -> Mapping[str, Tensor]:
-    """What ``processor`` makes of ``images``, by name, on the CPU.
+def process(processor: HubImageProcessor, images: Sequence[Image], **settings: object) -> Mapping[str, Tensor]:
+    """What ``processor`` makes of ``images``, by name, on the CPU; ``settings`` replace those of its config.
 
     Raises:
         InputError: it refuses them.
     """
     try:
-        return processor(list(images), return_tensors="pt")
+        return processor(list(images), return_tensors="pt", **settings)
     except Exception as error:  # whatever the processor's class raises
         sizes = ", ".join(f"{image.width} × {image.height}" for image in images)
         raise InputError(f"the model's image processor refuses images of {sizes} pixels: {error}") from error

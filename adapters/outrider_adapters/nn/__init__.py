@@ -1,4 +1,7 @@
-"""Building blocks shared by target and draft adapters: rope, norms, attention, feed-forward, weight loading."""
+"""Building blocks shared by target and draft adapters: rope, norms, attention, feed-forward, weight loading.
+
+What is exported here is public, for adapters of third parties as well; the modules below are not.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from outrider_adapters.qwen_vl.encoder import QwenVlEncoder
+from outrider_adapters.qwen_vl.encoder import QwenVlEncoder, QwenVlTower, QwenVlVideos
 from outrider_adapters.qwen_vl.loader import QwenVlLoader, loader
 from outrider_adapters.qwen_vl.plan import QwenVlPlan
 from outrider_adapters.qwen_vl.positions import multi_axis_positions
 
-__all__ = ["QwenVlEncoder", "QwenVlLoader", "QwenVlPlan", "loader", "multi_axis_positions"]
+__all__ = [
+    "QwenVlEncoder",
+    "QwenVlLoader",
+    "QwenVlPlan",
+    "QwenVlTower",
+    "QwenVlVideos",
+    "loader",
+    "multi_axis_positions",
+]

@@ -21,6 +21,7 @@ class QwenVlLoader(VisionLanguageLoader):
     kind = "qwen2_5_vl"
     architecture = "Qwen2_5_VLForConditionalGeneration"
     image_token = "<|image_pad|>"
+    video_token: str | None = "<|video_pad|>"
 
     def plan(self, checkpoint: Checkpoint) -> QwenVlPlan:
         """The checkpoint, read and checked without its weights."""

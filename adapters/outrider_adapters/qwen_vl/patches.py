@@ -12,7 +12,25 @@ from outrider._torch import int_rows
 from outrider.errors import CheckpointError, InputError
 from outrider_adapters.media import Grid, HubImageProcessor, process
 
-__all__ = ["Patches"]
+__all__ = ["Patches", "scaled_grid"]
+
+
+def scaled_grid(width: int, height: int, side: int, min_pixels: int, max_pixels: int) -> Grid:
+    """Rows and columns of tokens of ``side`` pixels after scaling to between ``min_pixels`` and ``max_pixels``.
+
+    Raises:
+        InputError: the processor refuses such a shape.
+    """
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    try:
+        scaled = smart_resize(height, width, side, min_pixels, max_pixels)
+    except ValueError as error:
+        raise InputError(
+            f"the longer side is {max(width, height) / min(width, height):g} times the shorter one, and the model's "
+            f"image processor refuses it ({error}); crop it or pad its shorter side"
+        ) from error
+    return Grid(scaled[0] // side, scaled[1] // side)
 
 
 @frozen
@@ -33,17 +51,7 @@ class Patches:
         Raises:
             InputError: the processor refuses its shape.
         """
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
-        side = self.size * self.merge
-        try:
-            scaled = smart_resize(height, width, side, self.min_pixels, self.max_pixels)
-        except ValueError as error:
-            raise InputError(
-                f"the longer side is {max(width, height) / min(width, height):g} times the shorter one, and the model's "
-                f"image processor refuses it ({error}); crop it or pad its shorter side"
-            ) from error
-        return Grid(scaled[0] // side, scaled[1] // side)
+        return scaled_grid(width, height, self.size * self.merge, self.min_pixels, self.max_pixels)
 
     def cut(
         self, processor: HubImageProcessor, images: Sequence[Image], grids: Sequence[Grid]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as functional
 from attrs import evolve
 from torch import Tensor
 
+from outrider.binding import check_shared_head
 from outrider.checkpoint import check_hot_tokens
 from outrider.errors import BindError, CheckpointError, ConformanceError, Problems
 from outrider.interfaces import BoundDraft, LayerStackProvider, Target, UnboundDraft
@@ -68,7 +68,7 @@ class StandaloneDraft(UnboundDraft):
         return self._spec
 
     def bind(self, target: Target) -> BoundStandalone:
-        """The draft beside ``target``, with which it shares nothing.
+        """The draft beside ``target``, with which it shares nothing but the meaning of ids, and for which alone it drafts.
 
         Raises:
             BindError: another vocabulary (by size, or by what the tokenizers mean by an id), or another device.
@@ -92,15 +92,18 @@ class StandaloneDraft(UnboundDraft):
                 problems.add(
                     f"the draft is on {spec.device}, the target on {other.device}; load both on the same device"
                 )
-        return BoundStandalone(spec, self._model.stack, self._head)
+        return BoundStandalone(spec, target.stack, self._model.stack, self._head)
 
 
 class BoundStandalone(BoundDraft):
     """A standalone draft beside its target: verified and drafted rows run alike, through the model's own layers."""
 
-    def __init__(self, spec: DraftSpec, stack: LayerStackProvider, head: Tensor | None) -> None:
-        """``head [Dv, H]``: the hot rows of the model's head, ``None`` for the whole of it."""
+    def __init__(
+        self, spec: DraftSpec, bound_to: LayerStackProvider, stack: LayerStackProvider, head: Tensor | None
+    ) -> None:
+        """``stack``: its own; ``head [Dv, H]``: the hot rows of that model's head, ``None`` for the whole of it."""
         self._spec = spec
+        self._bound_to = bound_to
         self._stack = stack
         self._head = head
 
@@ -108,6 +111,11 @@ class BoundStandalone(BoundDraft):
     def spec(self) -> DraftSpec:
         """The one source of widths, vocabulary, alignment and limits."""
         return self._spec
+
+    @property
+    def bound_to(self) -> LayerStackProvider:
+        """The stack of the target whose vocabulary it was compared with."""
+        return self._bound_to
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """The model's embeddings ``[T, H]`` of ids ``[T]`` int64. Device only, safe in a capture."""
@@ -129,7 +137,9 @@ class BoundStandalone(BoundDraft):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Fresh logits ``[R, Dv]`` of `DraftOutput.hidden` rows ``[R, H]``. Device only, safe in a capture."""
-        return self._stack.logits(hidden) if self._head is None else head_logits(hidden, self._head)
+        if self._head is None:
+            return self._stack.logits(hidden)
+        return self._stack.spec.logit_scaling.apply(head_logits(hidden, self._head))
 
     def _run(self, embeds: Tensor, inputs: StackInputs) -> DraftOutput:
         if self._stack.spec.positions.axes == 3:
@@ -157,20 +167,8 @@ def _vocabulary(
         return whole, None, ()
     ids = torch.tensor(hot.ids, dtype=torch.int64, device=spec.device)
     head = model.weights.head.index_select(0, ids)
-    _check_plain_head(model.stack, head, ids, problems)
+    for problem in check_shared_head(model.stack, model.weights):
+        problems.add(f"hot tokens were given, but its head cannot be cut: {problem}; or leave them out")
     repeats = f", {hot.num_repeats} repeats dropped" if hot.num_repeats else ""
     note = f"head: the draft's own, cut to {len(hot.ids)} hot tokens in the order given{repeats}"
     return DraftVocab(len(hot.ids), spec.vocab_size, ids), head, (note,)
-
-
-def _check_plain_head(stack: LayerStackProvider, head: Tensor, ids: Tensor, problems: Problems) -> None:
-    """Note where logits are more than the head's product, so that cutting the head would lose a scale or a cap."""
-    spec = stack.spec
-    # Large, so that a cap shows; within the range of float16.
-    hidden = torch.linspace(-256.0, 256.0, spec.hidden_size, device=spec.device).to(spec.dtype)[None]
-    whole, cut = stack.logits(hidden).index_select(1, ids).float(), functional.linear(hidden, head).float()
-    if not torch.allclose(whole, cut, rtol=0.02, atol=0.02 * float(whole.abs().amax())):
-        problems.add(
-            "hot tokens were given, but its logits are not its head's product alone (a scale or a soft cap follows), so the "
-            "head cannot be cut; leave them out"
-        )

@@ -17,5 +17,5 @@ def breakable_runner(options: GraphOptions | None = None, media: tuple[GraphMedi
 
 
 def create(options: RunnerOptions) -> LadderRunner:
-    """A new breakable runner that captures on demand (entry point ``outrider.runners``)."""
+    """A new breakable runner that captures as ``options`` say (entry point ``outrider.runners``)."""
     return breakable_runner(GraphOptions.of(options))

@@ -23,5 +23,5 @@ def cuda_graph_runner(
 
 
 def create(options: RunnerOptions) -> LadderRunner:
-    """A new CUDA graph runner that captures on demand (entry point ``outrider.runners``)."""
+    """A new CUDA graph runner that captures as ``options`` say (entry point ``outrider.runners``)."""
     return cuda_graph_runner(GraphOptions.of(options))

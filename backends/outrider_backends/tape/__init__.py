@@ -17,5 +17,5 @@ def tape_runner(
 
 
 def create(options: RunnerOptions) -> LadderRunner:
-    """A new tape runner that captures on demand (entry point ``outrider.runners``)."""
+    """A new tape runner that captures as ``options`` say (entry point ``outrider.runners``)."""
     return tape_runner(GraphOptions.of(options))

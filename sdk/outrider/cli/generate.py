@@ -21,7 +21,7 @@ from outrider.errors import ConfigurationError, InputError, PluginError
 from outrider.generation.drafters import DraftPlan
 from outrider.generation.drafting import AUTO, DraftingOptions
 from outrider.generation.load import DTYPES, load, plan_drafting
-from outrider.generation.model import Prompt, SpeculativeModel
+from outrider.generation.model import Prompt, SpeculativeModel, Video
 from outrider.generation.prompts import DEFAULT_IMAGE_PAIR
 from outrider.loop.build import EngineOptions
 from outrider.text.unicode import check_text
@@ -80,9 +80,9 @@ class _Models:
             )
 
     def reading(self, lines: Sequence[InputLine]) -> _Models:
-        """These models; where none is named and ``lines`` have images, those of the embedded pair that reads images."""
-        images = any(line.prompt is not None and line.prompt.images for line in lines)
-        return evolve(self, target=DEFAULT_IMAGE_PAIR) if images and self.target is None else self
+        """These models; where none is named and ``lines`` have media, those of the embedded pair that reads images."""
+        media = any(line.prompt is not None and (line.prompt.images or line.prompt.videos) for line in lines)
+        return evolve(self, target=DEFAULT_IMAGE_PAIR) if media and self.target is None else self
 
     @property
     def drafts_nothing(self) -> bool:
@@ -112,6 +112,14 @@ class _Generate(SectionedCommand):
         'have "images".  [repeatable]'
     ),
 )
+@click.option(
+    "--frame",
+    "frames",
+    metavar="FILE",
+    multiple=True,
+    help="A frame of a video that PROMPT is about, in order; needs --fps and a target that reads videos.  [repeatable]",
+)
+@click.option("--fps", type=float, help="How many of the --frame files are a second of the video.")
 @click.option("--output", metavar="FILE", help="Result lines in JSON; - is standard output.  [default for --input: -]")
 @click.option("--keep-going", is_flag=True, help="Write a line with the error for a prompt that fails, and go on.")
 @click.option("--compare", is_flag=True, help="Run the same without drafting as well: same tokens, time beside time.")
@@ -123,6 +131,8 @@ def generate_command(
     prompt: str | None,
     source: str | None,
     images: tuple[str, ...],
+    frames: tuple[str, ...],
+    fps: float | None,
     output: str | None,
     keep_going: bool,
     compare: bool,
@@ -142,7 +152,7 @@ def generate_command(
 
     The text goes to standard output as it is generated, statistics go to standard error. A line of --input is
     {"prompt": "..."} or {"token_ids": [...]}, with any setting of a prompt as a further key, which overrides the flag, and
-    "images": [paths from the folder of the file].
+    "images": [paths from the folder of the file] or "videos": [{"frames": [paths], "fps": number}].
     A line of --output has "index", "token_ids", "text", "finish_reason", "accept_lengths" (tokens a round, bonus
     included), where asked "logprobs" ({"logprob": x, "top": [[id, x], ...]} for each token, in nats, before any sampling
     setting) and, where a prompt failed, "error"; lines come in input order, as soon as they can.
@@ -162,10 +172,11 @@ def generate_command(
         running=Running.of(tables),
     )
     _check_usage(prompt, source, images, output, compare, models)
+    videos = _videos(source, frames, fps)
     plan = _plan(models)
     wanted = request_settings(tables)
     if prompt is not None:
-        lines = [InputLine(0, 1, Prompt(_prompt_text(prompt), images=images, name="PROMPT"))]
+        lines = [InputLine(0, 1, Prompt(_prompt_text(prompt), images=images, videos=videos, name="PROMPT"))]
     else:
         lines = read_lines(str(source), wanted)
         if not keep_going:
@@ -203,6 +214,19 @@ def _check_usage(
         raise click.UsageError("--compare needs drafting, but --draft none or --num-draft-tokens 0 turns it off")
     if source not in (None, "-") and output not in (None, "-") and _same_file(str(source), str(output)):
         raise click.UsageError(f"--input and --output are the same file {output}; choose another output")
+
+
+def _videos(source: str | None, frames: Sequence[str], fps: float | None) -> tuple[Video, ...]:
+    if not frames and fps is None:
+        return ()
+    if source is not None:
+        raise click.UsageError(
+            '--frame or --fps is given beside --input; name videos in its lines ("videos": [{"frames": ["FILE"], "fps": 2}])'
+        )
+    if not frames or fps is None:
+        missing = "--frame" if fps is not None else "--fps"
+        raise click.UsageError(f"of --frame and --fps only one is given; a video needs {missing} as well")
+    return (Video(frames, fps),)
 
 
 def _plan(models: _Models) -> DraftPlan:

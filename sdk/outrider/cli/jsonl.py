@@ -17,13 +17,14 @@ from outrider.cli.terminal import read_stdin, write_out
 from outrider.errors import InputError, OutputError
 from outrider.generation.completion import Completion
 from outrider.generation.fields import names_with_flags
-from outrider.generation.model import Prompt
+from outrider.generation.model import Prompt, Video
 from outrider.generation.settings import RequestSettings
 from outrider.text.unicode import check_text
 
 __all__ = ["InputLine", "ResultFile", "check_lines", "read_lines", "result", "source_name"]
 
 _MOST_SHOWN = 10
+_A_VIDEO = '{"frames": [paths], "fps": number}'
 
 
 @frozen
@@ -42,7 +43,8 @@ class InputLine:
 def read_lines(source: str, settings: RequestSettings) -> list[InputLine]:
     """Every line of the file ``source`` (``-``: standard input); ``settings`` hold where a line has none of its own.
 
-    Paths of images are relative to the file's folder (of standard input: to the working directory); nothing is read there.
+    Paths of images and frames are relative to the file's folder (of standard input: to the working directory); nothing is
+    read there.
 
     Raises:
         InputError: the file cannot be read. Malformed lines carry their error instead, see `check_lines`.
@@ -91,7 +93,7 @@ def check_lines(lines: Sequence[InputLine]) -> None:
 
 def _prompt(raw: bytes, base: RequestSettings, folder: Path) -> Prompt:
     fields = _object(raw)
-    own = ("prompt", "token_ids", "images")
+    own = ("prompt", "token_ids", "images", "videos")
     known = (*own, *names_with_flags(RequestSettings))
     unknown = sorted(set(fields) - set(known))
     if unknown:
@@ -101,13 +103,14 @@ def _prompt(raw: bytes, base: RequestSettings, folder: Path) -> Prompt:
         found = "both" if "prompt" in fields else "neither"
         raise InputError(f"either 'prompt' or 'token_ids' is needed, found {found}")
     content = _text(fields["prompt"]) if "prompt" in fields else _token_ids(fields["token_ids"])
-    images = _images(fields["images"], folder) if "images" in fields else ()
+    images = _paths("'images'", fields["images"], folder) if "images" in fields else ()
+    videos = _videos(fields["videos"], folder) if "videos" in fields else ()
     overrides = {name: value for name, value in fields.items() if name not in own}
     if not overrides:
-        return Prompt(content, images=images)
+        return Prompt(content, images=images, videos=videos)
     settings = base.override(overrides)
     settings.check()
-    return Prompt(content, settings, images)
+    return Prompt(content, settings, images, videos=videos)
 
 
 def _object(raw: bytes) -> Mapping[str, object]:
@@ -159,15 +162,36 @@ def _token_ids(value: object) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _images(value: object, folder: Path) -> tuple[Path, ...]:
+def _paths(name: str, value: object, folder: Path) -> tuple[Path, ...]:
     if not isinstance(value, list):
-        raise InputError(f"'images' is {_shown(value)}, expected a list of paths")
+        raise InputError(f"{name} is {_shown(value)}, expected a list of paths")
     paths: list[Path] = []
     for place, item in enumerate(cast("list[object]", value)):
         if not isinstance(item, str) or not item:
-            raise InputError(f"'images'[{place}] is {_shown(item)}, expected the path of an image file")
+            raise InputError(f"{name}[{place}] is {_shown(item)}, expected the path of an image file")
         paths.append(folder / item)
     return tuple(paths)
+
+
+def _videos(value: object, folder: Path) -> tuple[Video, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"'videos' is {_shown(value)}, expected a list of {_A_VIDEO}")
+    videos: list[Video] = []
+    for place, item in enumerate(cast("list[object]", value)):
+        name = f"'videos'[{place}]"
+        fields = _fields(item)
+        if set(fields) != {"frames", "fps"}:
+            raise InputError(f"{name} is {_shown(item)}, expected {_A_VIDEO}")
+        fps = fields["fps"]
+        if not isinstance(fps, (int, float)) or isinstance(fps, bool):
+            raise InputError(f"{name}['fps'] is {_shown(fps)}, expected a number")
+        videos.append(Video(_paths(f"{name}['frames']", fields["frames"], folder), fps))
+    return tuple(videos)
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    """Those of an object; of anything else none."""
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _shown(value: object) -> str:

@@ -16,7 +16,7 @@ from outrider.conformance.spec_checks import check_draft_spec, check_draft_vocab
 from outrider.conformance.target_passes import TREE
 from outrider.conformance.weights import follows_weight
 from outrider.interfaces import AttnBackend, BoundDraft, SharedWeights, Target
-from outrider.types import WeightSource
+from outrider.types import ModelSpec, WeightSource
 
 __all__ = ["check_draft"]
 
@@ -35,7 +35,7 @@ def check_draft(
     checks = _DraftChecks(draft, target, attention, seed)
     named: list[tuple[str, Callable[[Faults], None]]] = [
         ("spec", partial(check_draft_spec, draft, target)),
-        ("vocabulary", partial(check_draft_vocabulary, draft, target)),
+        ("vocabulary", partial(check_draft_vocabulary, draft)),
         ("embed", checks.embed),
         ("extend", checks.extend),
         ("step", checks.step),
@@ -54,7 +54,7 @@ def check_draft(
     if attention.capabilities.tree_masks:
         named.append(("tree steps", checks.tree_steps))
     if target.weights is not None:
-        named.append(("shared weights", partial(checks.shared_weights, target.weights)))
+        named.append(("shared weights", partial(checks.shared_weights, target.weights, target.stack.spec)))
     return run_checks(f"draft '{draft.spec.name}'", named, raise_failures)
 
 
@@ -211,11 +211,14 @@ class _DraftChecks(DraftPasses):
                 )
                 self._expect_same_output(faults, last, found, [place * count + row], what, remedy)
 
-    def shared_weights(self, weights: SharedWeights, faults: Faults) -> None:
-        """What the spec says comes from the target is the target's own storage, or its rows."""
+    def shared_weights(self, weights: SharedWeights, model: ModelSpec, faults: Faults) -> None:
+        """What the spec says comes from the target is the target's own storage, or its rows, and used as the target does."""
         spec, token = self._spec, int(self._ids[0])
         hidden = self._extended(self._verified()).hidden.clone()
         if spec.embedding is WeightSource.TARGET:
+            rows = weights.embedding.index_select(0, self._ids) * model.embedding_scale
+            remedy = f"multiply rows by the target's embedding_scale, {model.embedding_scale}"
+            self._expect_same(faults, self._draft.embed(self._ids), rows, "embed and the target's embed", remedy)
             faults.expect(
                 follows_weight(weights.embedding, token, lambda: self._draft.embed(self._ids[:1])),
                 "spec.embedding is the target's, but embed does not follow a change of it: share the storage, do not copy",
@@ -225,7 +228,11 @@ class _DraftChecks(DraftPasses):
                 follows_weight(weights.head, token, lambda: self._draft.logits(hidden[:1])),
                 "spec.head is the target's, but logits do not follow a change of it: share the storage, do not copy",
             )
-        if spec.head is WeightSource.TARGET_SLICED and spec.vocab.target_ids is not None:
-            expected = hidden @ weights.head.index_select(0, spec.vocab.target_ids).T
-            remedy = "take the head's rows in the order of vocab.target_ids"
-            self._expect_same(faults, self._draft.logits(hidden), expected, "logits and the sliced head's", remedy)
+        if spec.head is not WeightSource.OWN:
+            ids = spec.vocab.target_ids
+            head = weights.head if ids is None else weights.head.index_select(0, ids)
+            expected = model.logit_scaling.apply(hidden @ head.T)
+            remedy = (
+                f"take the head's rows in the order of vocab.target_ids, and apply the target's {model.logit_scaling}"
+            )
+            self._expect_same(faults, self._draft.logits(hidden), expected, "logits and the target's head's", remedy)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from outrider.binding import check_draft_view
+from outrider.binding import check_draft_target
 from outrider.conformance.report import Faults
 from outrider.interfaces import BoundDraft, Target
-from outrider.types import AttentionSpec, DraftSpec, RopeSpec, WeightSource
+from outrider.types import AttentionSpec, RopeSpec, WeightSource
 
 __all__ = ["check_draft_spec", "check_draft_vocabulary", "check_model_spec"]
 
@@ -22,6 +22,10 @@ def check_model_spec(target: Target, faults: Faults) -> None:
     faults.expect(spec.max_positions >= 2, f"spec.max_positions is {spec.max_positions}, at least 2 are needed")
     faults.expect(spec.dtype.is_floating_point, f"spec.dtype is {spec.dtype}, a float type is needed")
     faults.expect(spec.positions.axes in (1, 3), f"spec.positions.axes is {spec.positions.axes}, allowed are 1 and 3")
+    scaling = spec.logit_scaling
+    for name, factor in (("embedding_scale", spec.embedding_scale), ("logit_scaling.scale", scaling.scale)):
+        faults.expect(math.isfinite(factor) and factor > 0, f"spec.{name} is {factor}; a factor above 0 is needed")
+    faults.expect(scaling.cap is None or scaling.cap > 0, f"spec.logit_scaling.cap is {scaling.cap}, not above 0")
     _check_layers(spec.layers, faults)
     _check_rope(spec.rope, spec.layers, faults)
     outside = [token for token in target.eos_ids if not 0 <= token < spec.vocab_size]
@@ -41,19 +45,14 @@ def check_draft_spec(draft: BoundDraft, target: Target, faults: Faults) -> None:
             tap.exists_in(model.num_layers),
             f"spec.taps asks for {tap}; '{model.name}' has boundaries 0 to {model.num_layers} and final_norm",
         )
-    for problem in check_draft_view(spec, model):
+    for problem in check_draft_target(draft, target.stack):
         faults.add(problem)
     sections = spec.rope is not None and spec.rope.sections is not None
     faults.expect(
         not sections or spec.position_axes == 3,
         "spec.rope has sections for several position axes, yet spec.position_axes is 1; declare 3",
     )
-    if spec.taps or _shares(spec):
-        faults.expect(
-            spec.target_hidden_size == model.hidden_size,
-            f"spec.target_hidden_size is {spec.target_hidden_size}, '{model.name}' is {model.hidden_size} wide",
-        )
-    if _shares(spec):
+    if WeightSource.OWN is not spec.embedding or WeightSource.OWN is not spec.head:
         faults.expect(
             target.weights is not None,
             f"spec takes weights from the target, but '{model.name}' shares none (Target.weights is None)",
@@ -64,13 +63,9 @@ def check_draft_spec(draft: BoundDraft, target: Target, faults: Faults) -> None:
         faults.expect(spec.max_draft_tokens >= 1, f"spec.max_draft_tokens is {spec.max_draft_tokens}, 1 is the least")
 
 
-def check_draft_vocabulary(draft: BoundDraft, target: Target, faults: Faults) -> None:
-    """Draft ids name distinct ids of the target."""
-    vocab, model = draft.spec.vocab, target.stack.spec
-    faults.expect(
-        vocab.target_size == model.vocab_size,
-        f"vocab.target_size is {vocab.target_size}, '{model.name}' has {model.vocab_size} ids",
-    )
+def check_draft_vocabulary(draft: BoundDraft, faults: Faults) -> None:
+    """Draft ids name distinct ids within the size that the spec says the target has."""
+    vocab = draft.spec.vocab
     faults.expect(
         1 <= vocab.size <= vocab.target_size, f"vocab.size is {vocab.size}, allowed is 1 to {vocab.target_size}"
     )
@@ -99,10 +94,6 @@ def check_draft_vocabulary(draft: BoundDraft, target: Target, faults: Faults) ->
         f"{repeated} of vocab.target_ids repeat another; a target id may be named once (are these offsets, to be added to "
         "the draft id?)",
     )
-
-
-def _shares(spec: DraftSpec) -> bool:
-    return WeightSource.OWN is not spec.embedding or WeightSource.OWN is not spec.head
 
 
 def _check_layers(layers: Sequence[AttentionSpec], faults: Faults) -> None:

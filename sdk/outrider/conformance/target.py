@@ -8,12 +8,14 @@ from functools import partial
 import torch
 from attrs import evolve
 
+from outrider.binding import check_shared_embedding, check_shared_head
 from outrider.conformance.host_reads import forbid_host_reads
+from outrider.conformance.media_bodies import check_media_bodies
 from outrider.conformance.paged import WatchedAttend, attend_nothing, differs, offset, run_nothing
 from outrider.conformance.report import ConformanceReport, Faults, run_checks
 from outrider.conformance.spec_checks import check_model_spec
 from outrider.conformance.target_passes import TREE, TargetPasses
-from outrider.conformance.weights import follows_weight, monotone
+from outrider.conformance.weights import follows_weight
 from outrider.interfaces import AttnBackend, SharedWeights, Target
 from outrider.types import HiddenTap
 
@@ -49,6 +51,8 @@ def check_target(
         named.append(("tree verification", checks.tree_verification))
     if target.weights is not None:
         named.append(("shared weights", partial(checks.shared_weights, target.weights)))
+    if target.media is not None:
+        named.append(("media bodies", partial(check_media_bodies, target.media, target.stack.spec.device, seed)))
     return run_checks(f"target '{target.stack.spec.name}'", named, raise_failures)
 
 
@@ -129,8 +133,6 @@ class _TargetChecks(TargetPasses):
         self._expect_same(
             faults, forward.hidden, plain.hidden, "hidden with taps and without", "taps must change nothing"
         )
-        same = "boundary 0 and the input"
-        self._expect_same(faults, forward.taps[0], self._embedded(self._sequences), same, "tap before layer 0")
         normed = "final_norm and the hidden state returned"
         self._expect_same(faults, forward.taps[-1], forward.hidden, normed, "tap after the final norm")
         for place, tap in enumerate(asked):
@@ -140,6 +142,7 @@ class _TargetChecks(TargetPasses):
 
     def tap_boundaries(self, faults: Faults) -> None:
         """Boundary i lies before layer i: another outcome of layer i's attention shows from boundary i + 1 on."""
+        self._boundary_zero(faults)
         every = tuple(map(HiddenTap, range(self._spec.num_layers + 1)))
         plain = self._whole(self._sequences, every)
         for layer in range(self._spec.num_layers):
@@ -151,6 +154,24 @@ class _TargetChecks(TargetPasses):
                     f"{tap} {'does not depend' if boundary > layer else 'depends'} on the attention of layer {layer}; "
                     "boundary i is the residual stream before layer i, so the output of layer i is boundary i + 1",
                 )
+
+    def _boundary_zero(self, faults: Faults) -> None:
+        """Boundary 0 is made of a row and its position alone (learned positions may be added), before any norm."""
+        first = (HiddenTap(0),)
+        (together,) = self._whole(self._sequences, first).taps
+        hidden, inputs = self._embedded(self._sequences), self._inputs(self._fresh_rows(self._sequences), first)
+        remedy = "before layer 0 a row is its embedding, and what its position adds: no attention, no other row"
+        for row in range(len(hidden)):
+            found = self._alone(hidden, inputs, row)
+            self._expect_same(
+                faults, found, together[row : row + 1], "boundary 0 of a row alone and in a batch", remedy
+            )
+        # What a norm gives is the same for a row of any size; the residual stream grows with it.
+        grown = self._alone(hidden * 16, inputs, len(hidden) - 1)
+        faults.expect(
+            offset(grown, together[-1:]) > 0.1,
+            "boundary 0 stays as it is when its row is 16 times as large, as after a norm; tap the residual stream before it",
+        )
 
     def device_only(self, faults: Faults) -> None:
         """Nothing is read back to the host."""
@@ -212,7 +233,7 @@ class _TargetChecks(TargetPasses):
                 self._expect_same(faults, found[place * len(TREE.parents) + row], expected, what, remedy)
 
     def shared_weights(self, weights: SharedWeights, faults: Faults) -> None:
-        """The very tensors that the stack uses."""
+        """The very tensors that the stack uses, and no scale or cap that the spec keeps to itself."""
         spec = self._spec
         expected = [spec.vocab_size, spec.hidden_size]
         for name, weight in (("embedding", weights.embedding), ("head", weights.head)):
@@ -222,13 +243,17 @@ class _TargetChecks(TargetPasses):
             )
         if faults.found:
             return
+        for problem in (
+            *check_shared_embedding(self._stack, weights),
+            *check_shared_head(self._stack, weights),
+        ):
+            faults.add(problem)
         hidden = self._whole(self._sequences).hidden
-        logits, plain = self._stack.logits(hidden), hidden @ weights.head.T
-        faults.expect(
-            not differs(logits, plain.to(logits.dtype)) or monotone(plain, logits),
-            f"logits are not hidden @ head.T, nor a cap or scale of it (off by {offset(logits, plain):.1e}); share the head "
-            "that `logits` uses",
+        scaled = spec.logit_scaling.apply(hidden @ weights.head.T)
+        remedy = (
+            f"share the head that `logits` uses, and declare what it applies besides (spec has {spec.logit_scaling})"
         )
+        self._expect_same(faults, self._stack.logits(hidden), scaled, "logits and hidden @ head.T, scaled", remedy)
         token = self._sequences[0][0]
         ids = torch.tensor([token], device=spec.device)
         for name, weight, use in (

@@ -6,10 +6,19 @@ import math
 from collections.abc import Sequence
 
 import torch
+from attrs import evolve
 from torch import Tensor
 
 from outrider.binding import check_attention
-from outrider.conformance.paged import PagedMemory, Rows, TreeRows, WatchedAttend, offset, tolerance
+from outrider.conformance.paged import (
+    PagedMemory,
+    Rows,
+    TreeRows,
+    WatchedAttend,
+    attend_nothing,
+    offset,
+    tolerance,
+)
 from outrider.conformance.report import Faults
 from outrider.errors import BindError, Problems
 from outrider.interfaces import AttnBackend, Target
@@ -78,6 +87,17 @@ class TargetPasses:
         rows = self._fresh_rows(self._sequences)
         watched = WatchedAttend(rows.attend, self._spec.layers, self._spec.dtype, shift=layer)
         return self._stack.run_layers(self._embedded(self._sequences), self._inputs(rows, taps, watched))
+
+    def _alone(self, hidden: Tensor, inputs: StackInputs, row: int) -> Tensor:
+        """The one tap that ``inputs`` asks, of one row of ``hidden``: at its position, with no others, and no attention."""
+        here, lengths = slice(row, row + 1), inputs.lengths
+        single = evolve(
+            inputs,
+            positions=inputs.positions[..., here],
+            lengths=None if lengths is None else lengths[here],
+            attend=attend_nothing,
+        )
+        return self._stack.run_layers(hidden[here], single).taps[0].clone()
 
     def _in_pieces(self, sequences: Sequence[Sequence[int]], size: int) -> list[Tensor]:
         memory, found = self._memory(len(sequences)), [list[Tensor]() for _ in sequences]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["follows_weight", "monotone"]
+__all__ = ["follows_weight"]
 
 
 def follows_weight(weight: Tensor, row: int, use: Callable[[], Tensor]) -> bool:
@@ -19,11 +19,3 @@ def follows_weight(weight: Tensor, row: int, use: Callable[[], Tensor]) -> bool:
         return not torch.equal(use(), before)
     finally:
         weight[row] = kept
-
-
-def monotone(plain: Tensor, logits: Tensor) -> bool:
-    """Whether ``logits [R, V]`` rise with ``plain [R, V]`` in every row, as after a soft cap or a positive scale."""
-    order = plain.float().argsort(dim=-1)
-    steps = logits.float().gather(-1, order).diff(dim=-1)
-    slack = 1e-3 * logits.float().abs().max()
-    return bool((steps >= -slack).all())

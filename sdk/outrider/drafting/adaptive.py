@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from outrider.drafting.builders import DrafterParts, ModelDraftBuilder
+from outrider.drafting.builders import ModelDraftBuilder
 from outrider.drafting.chain import ChainDrafter
 from outrider.drafting.choosing import ProposalMode
 from outrider.drafting.length_policy import LengthPolicy
 from outrider.drafting.memory import DraftMemory
 from outrider.drafting.none import NoDrafter
 from outrider.errors import ConfigurationError, Problems
-from outrider.interfaces import Drafter
+from outrider.interfaces import Drafter, DrafterParts
 from outrider.types import HiddenTap, Proposal, TreeShape
 from outrider.types.state import DecodeState, VerifiedRows
 
@@ -40,6 +40,11 @@ class AdaptiveChainDrafter:
     def taps(self) -> tuple[HiddenTap, ...]:
         """The taps of the draft's spec."""
         return self._memory.spec.taps
+
+    @property
+    def runs_on_host(self) -> bool:
+        """No: a length is settled between rounds, and rounds of each are captured on their own."""
+        return False
 
     def extend(self, rows: VerifiedRows) -> None:
         """Run the verified rows through the draft, whatever the length."""
@@ -88,5 +93,5 @@ class AdaptiveChainBuilder(ModelDraftBuilder):
                 problems.add("costs must be above 0")
         policy = LengthPolicy(self.max_length, self.costs)
         parts.feedback.listen(policy.observe)
-        memory = parts.memory(self.draft, needs_tree=False)
+        memory = DraftMemory.of(parts, self.draft, needs_tree=False)
         return AdaptiveChainDrafter(memory, policy, self.max_length, parts.num_rows, self.mode)

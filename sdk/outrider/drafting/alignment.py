@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
 import torch
 from attrs import evolve
 
-from outrider.kv import slots_of, slots_of_rows
+from outrider._torch import uploaded
+from outrider.kv import KnownSlots, slots_of
 from outrider.types.state import VerifiedRows
 
 __all__ = ["token_rows"]
@@ -41,23 +44,25 @@ def _of_prompts(rows: VerifiedRows, starts: tuple[int, ...], page_size: int) -> 
     begins = [int(start == 0) for start in starts]
     num_pairs = sum(rows.query_lens)
     # Where each row comes from: 0 .. T - 1 are the pairs' own tokens, T .. 2T - 1 the tokens after them.
-    picks: list[int] = []
-    row_of: list[int] = []
-    added: list[int] = []
+    picks, indices, last_rows = array("q"), array("q"), array("q")
+    known = KnownSlots(rows.page_table.shape[1], page_size)
     first = 0
-    for row, (count, begin) in enumerate(zip(rows.query_lens, begins, strict=True)):
-        picks += [*[first] * begin, *range(num_pairs + first, num_pairs + first + count)]
-        row_of += [row] * (count + begin)
-        added.append(begin + (added[-1] if added else 0))
+    for row, (count, start, begin) in enumerate(zip(rows.query_lens, starts, begins, strict=True)):
+        picks.extend([*[first] * begin, *range(num_pairs + first, num_pairs + first + count)])
+        indices.extend(range(start + 1 - begin, start + 1 + count))
+        known.add(row, start + 1 - begin, start + 1 + count)
+        last_rows.append(len(picks) - 1)
         first += count
-    device = rows.indices.device
-    pick, row = torch.tensor([picks, row_of]).to(device, non_blocking=True)
-    read = torch.cat([rows.tokens, rows.next_tokens])[pick]
-    indices = torch.cat([rows.indices, rows.indices + 1])[pick]
+    kept = array("q", [start + int(start > 0) for start in starts])
+    columns = (picks, indices, known.entries, known.offsets, last_rows, kept)
+    packed = uploaded(sum(columns, array("q")), rows.indices.device)
+    on_device = packed.split_with_sizes([len(column) for column in columns])
+    pick_T, indices_T, entries_T, offsets_T, last_rows_B, prefix_lens_B = on_device
+    read = torch.cat([rows.tokens, rows.next_tokens]).index_select(0, pick_T)
     lengths = rows.prefill_lengths
     if lengths is not None:
         # The token that the target chose after a prompt was encoded with the prompt and itself.
-        lengths = torch.cat([lengths, lengths])[pick].maximum(indices + 1)
+        lengths = torch.cat([lengths, lengths]).index_select(0, pick_T).maximum(indices_T + 1)
     return evolve(
         rows,
         tokens=read,
@@ -65,13 +70,13 @@ def _of_prompts(rows: VerifiedRows, starts: tuple[int, ...], page_size: int) -> 
         features=None,
         next_embeds=None,
         next_media=None,
-        indices=indices,
-        positions=indices,
-        slots=slots_of_rows(rows.page_table, row, indices, page_size),
-        last_rows=rows.last_rows + torch.tensor(added).to(device, non_blocking=True),
+        indices=indices_T,
+        positions=indices_T,
+        slots=known.slots(rows.page_table, entries_T, offsets_T),
+        last_rows=last_rows_B,
         query_lens=tuple(count + begin for count, begin in zip(rows.query_lens, begins, strict=True)),
-        prefix_lens=rows.prefix_lens + (rows.prefix_lens > 0),
+        prefix_lens=prefix_lens_B,
         max_length=rows.max_length + 1,
-        host_prefix_lens=tuple(start + int(start > 0) for start in starts),
+        host_prefix_lens=tuple(kept),
         prefill_lengths=lengths,
     )

@@ -1,109 +1,27 @@
-"""Drafter builders: what a drafter needs from an engine, and how an engine asks for it."""
+"""Builders of the drafters over one draft model, and of none."""
 
 from __future__ import annotations
-
-from abc import abstractmethod
-from typing import Protocol
 
 import torch
 from attrs import frozen
 
-from outrider.binding import check_attention, check_draft_view
 from outrider.drafting.chain import ChainDrafter
 from outrider.drafting.choosing import ProposalMode
-from outrider.drafting.feedback import RoundFeedback
 from outrider.drafting.memory import DraftMemory
 from outrider.drafting.none import NoDrafter
 from outrider.drafting.static_tree import StaticTreeDrafter, check_parents
 from outrider.drafting.tree import TreeDrafter, num_candidates
-from outrider.errors import BindError, ConfigurationError, Problems
-from outrider.interfaces import AttnBackend, BoundDraft, Drafter, GraphRunner, KVMemory, Target
+from outrider.errors import ConfigurationError, Problems
+from outrider.interfaces import BoundDraft, Drafter, DrafterParts
 from outrider.types import AttentionSpec
 
 __all__ = [
     "ChainBuilder",
-    "DrafterBuilder",
-    "DrafterParts",
     "ModelDraftBuilder",
-    "ModelFreeDrafter",
     "NoDraftBuilder",
     "StaticTreeBuilder",
     "TreeBuilder",
 ]
-
-
-@frozen(eq=False)
-class DrafterParts:
-    """What an engine gives a drafter to build itself from.
-
-    ``num_rows``: the most requests that run at once. ``kv``: where the keys and values of its own layers go, in the pages of
-    the engine's page table. ``feedback``: for drafters that adapt to how their rounds go.
-    """
-
-    num_rows: int
-    target: Target
-    attention: AttnBackend
-    runner: GraphRunner
-    kv: KVMemory
-    feedback: RoundFeedback
-
-    def memory(self, draft: BoundDraft, needs_tree: bool) -> DraftMemory:
-        """A draft model with KV memory of its own.
-
-        Raises:
-            BindError: the attention backend cannot serve the draft's layers, or the draft is fed what it cannot be.
-        """
-        spec = draft.spec
-        with Problems(f"attention backend and draft '{spec.name}' do not fit", BindError) as problems:
-            for problem in check_attention(
-                self.attention.capabilities, spec.layers, spec.dtype, spec.device, self.kv.pages.page_size, needs_tree
-            ):
-                problems.add(problem)
-        with Problems(f"draft '{spec.name}' cannot draft for '{self.target.stack.spec.name}'", BindError) as problems:
-            for problem in check_draft_view(spec, self.target.stack.spec):
-                problems.add(problem)
-        return DraftMemory(draft, self.kv.cache(spec.layers, spec.dtype), self.attention, self.runner, self.num_rows)
-
-
-class DrafterBuilder(Protocol):
-    """Makes a drafter for one engine."""
-
-    @property
-    @abstractmethod
-    def slack(self) -> int:
-        """Slots past a sequence that one round may write: root and drafted tokens in the target, scratch in the draft."""
-        ...
-
-    @property
-    @abstractmethod
-    def needs_tree(self) -> bool:
-        """Whether it proposes trees, so that attention must take ancestor masks."""
-        ...
-
-    @property
-    @abstractmethod
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype] | None:
-        """Layers and dtype of the KV it needs, for sizing the memory; ``None`` without a model."""
-        ...
-
-    @abstractmethod
-    def build(self, parts: DrafterParts) -> Drafter:
-        """The drafter.
-
-        Raises:
-            BindError: draft and backends do not fit.
-            ConfigurationError: sizes that cannot work.
-        """
-        ...
-
-
-class ModelFreeDrafter(Protocol):
-    """A way to draft that needs no model; what an entry point of ``outrider.drafters`` gives."""
-
-    @abstractmethod
-    def __call__(self, length: int, /) -> DrafterBuilder:
-        """What builds a drafter of one-hot chains of ``length`` tokens."""
-        ...
 
 
 @frozen(eq=False)
@@ -164,7 +82,7 @@ class ChainBuilder(ModelDraftBuilder):
             if self.length < 1:
                 problems.add(f"num_draft_tokens is {self.length}, at least 1 is needed")
             _check_depth(problems, self.draft, self.length)
-        return ChainDrafter(parts.memory(self.draft, needs_tree=False), self.length, parts.num_rows, self.mode)
+        return ChainDrafter(DraftMemory.of(parts, self.draft, needs_tree=False), self.length, parts.num_rows, self.mode)
 
 
 @frozen(eq=False)
@@ -209,7 +127,7 @@ class TreeBuilder(ModelDraftBuilder):
             if self.width > vocab:
                 problems.add(f"width {self.width} is more than the {vocab} tokens of the draft's vocabulary")
             _check_depth(problems, self.draft, self.depth)
-        memory = parts.memory(self.draft, needs_tree=True)
+        memory = DraftMemory.of(parts, self.draft, needs_tree=True)
         return TreeDrafter(memory, self.width, self.depth, self.num_tokens, parts.num_rows, self.mode)
 
 
@@ -242,7 +160,9 @@ class StaticTreeBuilder(ModelDraftBuilder):
             if most > vocab:
                 problems.add(f"a node has {most} children, more than the {vocab} tokens of the draft's vocabulary")
             _check_depth(problems, self.draft, max(depths))
-        return StaticTreeDrafter(parts.memory(self.draft, needs_tree=True), self.parents, parts.num_rows, self.mode)
+        return StaticTreeDrafter(
+            DraftMemory.of(parts, self.draft, needs_tree=True), self.parents, parts.num_rows, self.mode
+        )
 
 
 def _check_depth(problems: Problems, draft: BoundDraft, depth: int) -> None:

@@ -1,16 +1,16 @@
-"""`RoundFeedback`: what an engine tells drafters that want to know how their rounds went."""
+"""`RoundListeners`: what an engine tells drafters that want to know how their rounds went."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from outrider.drafting.length_policy import RoundOutcome
+from outrider.types import RoundOutcome
 
-__all__ = ["RoundFeedback"]
+__all__ = ["RoundListeners"]
 
 
-class RoundFeedback:
-    """Hands each round's outcome, when it has arrived on the host, to those who asked."""
+class RoundListeners:
+    """The `RoundFeedback` of an engine: hands each round's outcome, when it has arrived on the host, to those who asked."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[RoundOutcome], None]] = []
@@ -20,7 +20,7 @@ class RoundFeedback:
         """Whether anybody listens."""
         return bool(self._listeners)
 
-    def listen(self, listener: Callable[[RoundOutcome], None]) -> None:
+    def listen(self, listener: Callable[[RoundOutcome], None], /) -> None:
         """Call ``listener`` with every outcome from now on."""
         self._listeners.append(listener)
 

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
-from attrs import frozen
+from outrider.types import RoundOutcome
 
-__all__ = ["LengthPolicy", "RoundOutcome"]
+__all__ = ["LengthPolicy"]
 
 _RECENT = 0.05
 """Weight of one round in the running acceptance rates."""
@@ -19,19 +19,6 @@ _PRIOR = 0.7
 _COSTS_KEPT = 9
 _EXPLORE_EVERY = 48
 _TRIALS = 3
-
-
-@frozen
-class RoundOutcome:
-    """What one round showed: its draft length, how many drafted tokens each request accepted, and how long it took.
-
-    ``accepted``: per request that drafted at full length. ``seconds``: ``None`` where the time means nothing (the round
-    shared it with a prefill).
-    """
-
-    length: int
-    accepted: tuple[int, ...]
-    seconds: float | None
 
 
 class LengthPolicy:

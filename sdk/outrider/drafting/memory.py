@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outrider._torch import copy_all
+from outrider.binding import check_attention, check_draft_target
 from outrider.drafting.alignment import token_rows
 from outrider.drafting.bodies import DraftExtendBody, DraftStepBody
 from outrider.drafting.scratch import PlacedScratch, ScratchLayout
-from outrider.interfaces import AttnBackend, BoundDraft, GraphRunner, KVCache
+from outrider.errors import BindError, Problems
+from outrider.interfaces import AttnBackend, BoundDraft, DrafterParts, GraphRunner, KVCache
 from outrider.kv import slots_of
 from outrider.planning import PlanCache
 from outrider.types import AttnBatch, DraftOutput, DraftSpec, MediaView, Phase, PositionView, RowAlignment
@@ -43,6 +46,26 @@ class DraftMemory:
             if spec.state is None
             else torch.zeros(num_rows, spec.state.width, dtype=spec.state.dtype, device=spec.device)
         )
+        self._kept = [kept.unbind(0) for kept in (self.hidden, self.state) if kept is not None]
+
+    @classmethod
+    def of(cls, parts: DrafterParts, draft: BoundDraft, needs_tree: bool) -> DraftMemory:
+        """The memory of ``draft`` for one engine's drafter; ``needs_tree``: whether `step` is called with masks.
+
+        Raises:
+            BindError: the draft was bound to another target or is fed what it cannot be, or the attention backend cannot
+                serve its layers.
+        """
+        spec, stack, attention = draft.spec, parts.target.stack, parts.attention
+        with Problems(f"draft '{spec.name}' cannot draft for '{stack.spec.name}'", BindError) as problems:
+            for problem in check_draft_target(draft, stack):
+                problems.add(problem)
+        with Problems(f"attention backend and draft '{spec.name}' do not fit", BindError) as problems:
+            for problem in check_attention(
+                attention.capabilities, spec.layers, spec.dtype, spec.device, parts.kv.pages.page_size, needs_tree
+            ):
+                problems.add(problem)
+        return cls(draft, parts.kv.cache(spec.layers, spec.dtype), attention, parts.runner, parts.num_rows)
 
     @property
     def max_pairs(self) -> int:
@@ -55,7 +78,7 @@ class DraftMemory:
             rows = token_rows(rows, self._kv.page_size)
         inputs = {
             "embeds": self._embeds(rows),
-            "positions": self._on_axes(self._in_range(rows.indices if self._counts_tokens else rows.positions)),
+            "positions": self._on_axes(self._positions(rows)),
         }
         if self.spec.taps:
             assert rows.features is not None, "the loop feeds features to a drafter that names taps"
@@ -72,9 +95,11 @@ class DraftMemory:
         )
         output = self._run(Phase.DRAFT_EXTEND, self._extend_body, inputs, batch, rows.last_rows)
         here = slice(rows.first_row, rows.first_row + len(rows.query_lens))
-        self.hidden[here] = output.hidden
+        into, outcome = [self.hidden[here]], [output.hidden]
         if self.state is not None and output.state is not None:
-            self.state[here] = output.state
+            into.append(self.state[here])
+            outcome.append(output.state)
+        copy_all(into, outcome)
 
     def place(self, state: DecodeState, layout: ScratchLayout) -> PlacedScratch:
         """Where the drafted rows of a proposal stand, for all of its steps. Device only, capture-safe."""
@@ -130,9 +155,7 @@ class DraftMemory:
 
     def move_row(self, source: int, destination: int) -> None:
         """Copy the outcome of row ``source`` to ``destination``."""
-        self.hidden[destination] = self.hidden[source]
-        if self.state is not None:
-            self.state[destination] = self.state[source]
+        copy_all([kept[destination] for kept in self._kept], [kept[source] for kept in self._kept])
 
     def _run(
         self,
@@ -157,6 +180,12 @@ class DraftMemory:
         if self.spec.media is MediaView.PLACEHOLDER or rows.next_media is None or rows.next_embeds is None:
             return embeds
         return torch.where(rows.next_media[:, None], rows.next_embeds.to(embeds.dtype), embeds)
+
+    def _positions(self, rows: VerifiedRows) -> Tensor:
+        positions = rows.indices if self._counts_tokens else rows.positions
+        if positions is rows.indices and rows.max_length <= self.spec.max_positions:
+            return positions  # indices lie below the bound of the batch
+        return self._in_range(positions)
 
     def _in_range(self, positions: Tensor) -> Tensor:
         """``positions`` within the draft's context: rows past it are padding (`draft_lengths` gives them no token)."""

@@ -11,11 +11,10 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from outrider.drafting.builders import DrafterParts, ModelFreeDrafter
 from outrider.drafting.chain_proposal import ChainLayout
 from outrider.drafting.limits import draft_lengths
 from outrider.errors import ConfigurationError, Problems
-from outrider.interfaces import Drafter
+from outrider.interfaces import Drafter, DrafterParts, ModelFreeDrafter
 from outrider.types import HiddenTap, Proposal, TreeShape
 from outrider.types.state import DecodeState, VerifiedRows
 
@@ -50,6 +49,11 @@ class NgramDrafter:
     def taps(self) -> tuple[HiddenTap, ...]:
         """None: it looks at tokens only."""
         return ()
+
+    @property
+    def runs_on_host(self) -> bool:
+        """No: the history is searched where it lies, on the device."""
+        return False
 
     def extend(self, rows: VerifiedRows) -> None:
         """Nothing to learn: the history of every row is in `DecodeState.tokens`."""

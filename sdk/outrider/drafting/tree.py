@@ -76,6 +76,11 @@ class TreeDrafter:
         """The taps of the draft's spec."""
         return self._memory.spec.taps
 
+    @property
+    def runs_on_host(self) -> bool:
+        """No: device only."""
+        return False
+
     def extend(self, rows: VerifiedRows) -> None:
         """Run the verified rows through the draft."""
         self._memory.extend(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import evolve, frozen
@@ -10,22 +10,19 @@ from attrs import evolve, frozen
 from outrider import registry
 from outrider.checkpoint import Checkpoint, load_hot_tokens
 from outrider.drafting.adaptive import AdaptiveChainBuilder
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, ModelFreeDrafter, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.choosing import ProposalMode
 from outrider.errors import CheckpointError, ConfigurationError, Problems
 from outrider.generation.drafting import AUTO, ChainShape, DraftingOptions, DraftShape, DynamicShape, StaticShape
-from outrider.interfaces import BoundDraft, LoadOptions, UnboundDraft, VerifierChoice
-from outrider.registry import Group
+from outrider.interfaces import BoundDraft, DrafterBuilder, LoadOptions, UnboundDraft, VerifierChoice
 from outrider.types import DraftOverrides, TapConvention
 
-__all__ = ["DRAFTERS", "DraftPlan", "drafter_names", "read_hot_tokens"]
-
-DRAFTERS: Group[Callable[[], ModelFreeDrafter]] = Group("outrider.drafters", "drafter")
+__all__ = ["DraftPlan", "drafter_names", "read_hot_tokens"]
 
 
 def drafter_names() -> tuple[str, ...]:
     """What may be asked for: `AUTO` (the loader that recognises the draft), draft loaders, drafters without a model."""
-    return (AUTO, *registry.names(registry.DRAFTS), *registry.names(DRAFTERS))
+    return (AUTO, *registry.names(registry.DRAFTS), *registry.names(registry.DRAFTERS))
 
 
 def read_hot_tokens(
@@ -112,7 +109,7 @@ class DraftPlan:
             return None
         if _is_model_free(self.options):
             assert isinstance(self.shape, ChainShape), "trees without a model are refused"
-            return registry.INSTALLED.create(DRAFTERS, self.options.drafter)(self.shape.length)
+            return registry.INSTALLED.create(registry.DRAFTERS, self.options.drafter)(self.shape.length)
         if draft is None:
             return None
         match self.shape:
@@ -127,7 +124,7 @@ class DraftPlan:
 
 
 def _is_model_free(options: DraftingOptions) -> bool:
-    return options.drafter in registry.names(DRAFTERS)
+    return options.drafter in registry.names(registry.DRAFTERS)
 
 
 def _is_chain(shape: DraftShape) -> bool:

@@ -10,17 +10,17 @@ from attrs import evolve
 from typing_extensions import Unpack
 
 from outrider import registry
-from outrider.drafting.builders import DrafterBuilder
 from outrider.errors import InputError, OutriderError, RequestFailedError
 from outrider.generation.completion import BatchResult, Completion, Statistics, TextDelta, totals
 from outrider.generation.fields import unknown_names
 from outrider.generation.progress import NoText, PromptProgress
-from outrider.generation.prompts import ImageLike, Prompt, PromptLike, encode_prompt
+from outrider.generation.prompts import ImageLike, Prompt, PromptLike, Video, encode_prompt
 from outrider.generation.settings import RequestSettings, SettingKeywords
 from outrider.interfaces import (
     AttnBackend,
     CaptureProgress,
     ConstraintFactory,
+    DrafterBuilder,
     GraphRunner,
     Target,
     TextCodec,
@@ -33,7 +33,7 @@ from outrider.text.stops import StopMatcher
 from outrider.types import CaptureHiddenMode, CaptureSummary, OutputWants, RequestId
 from outrider.types.request import Emission, Request
 
-__all__ = ["ImageLike", "Prompt", "PromptLike", "SpeculativeModel"]
+__all__ = ["ImageLike", "Prompt", "PromptLike", "SpeculativeModel", "Video"]
 
 GRAMMAR = "xgrammar"
 """The installed implementation of grammars that settings use."""
@@ -90,15 +90,21 @@ class SpeculativeModel:
         )
 
     def generate(
-        self, prompt: PromptLike, *, images: Iterable[ImageLike] = (), **settings: Unpack[SettingKeywords]
+        self,
+        prompt: PromptLike,
+        *,
+        images: Iterable[ImageLike] = (),
+        videos: Iterable[Video] = (),
+        **settings: Unpack[SettingKeywords],
     ) -> Completion:
-        """The completion of one prompt, about ``images`` if there are any (`Prompt`); ``settings`` as in `RequestSettings`.
+        """The completion of one prompt, about ``images`` and ``videos`` if there are any (`Prompt`); ``settings`` as in
+        `RequestSettings`.
 
         Raises:
-            InputError: the prompt, an image or a setting is not valid.
+            InputError: the prompt, a medium or a setting is not valid.
             RequestFailedError: the request failed (non-finite logits).
         """
-        return self.generate_batch([Prompt.of(prompt, images)], **settings).completions[0]
+        return self.generate_batch([Prompt.of(prompt, images, videos)], **settings).completions[0]
 
     def generate_batch(
         self, prompts: Iterable[PromptLike], *, raise_errors: bool = True, **settings: Unpack[SettingKeywords]
@@ -116,19 +122,20 @@ class SpeculativeModel:
         base = _settings(settings)
         started = time.perf_counter()
         done: dict[int, Completion] = {}
-        partial: dict[int, tuple[list[int], str]] = {index: ([], "") for index in range(len(wanted))}
+        partial: dict[int, tuple[list[int], list[str]]] = {index: ([], []) for index in range(len(wanted))}
         interrupted = False
         try:
             for delta in self.stream_batch(wanted, settings=base, raise_errors=raise_errors):
-                ids, text = partial[delta.index]
-                partial[delta.index] = (ids + list(delta.token_ids), text + delta.text)
+                ids, texts = partial[delta.index]
+                ids.extend(delta.token_ids)
+                texts.append(delta.text)
                 if delta.completion is not None:
                     done[delta.index] = delta.completion
         except KeyboardInterrupt:
             interrupted = True
-        for index, (ids, text) in partial.items():
+        for index, (ids, texts) in partial.items():
             if index not in done:
-                done[index] = self._cancelled(index, ids, text)
+                done[index] = self._cancelled(index, ids, "".join(texts))
         completions = tuple(done[index] for index in range(len(wanted)))
         statistics = totals(completions, self.engine.draft_depth, time.perf_counter() - started)
         result = BatchResult(completions, statistics, interrupted)
@@ -139,10 +146,15 @@ class SpeculativeModel:
         return result
 
     def stream(
-        self, prompt: PromptLike, *, images: Iterable[ImageLike] = (), **settings: Unpack[SettingKeywords]
+        self,
+        prompt: PromptLike,
+        *,
+        images: Iterable[ImageLike] = (),
+        videos: Iterable[Video] = (),
+        **settings: Unpack[SettingKeywords],
     ) -> Iterator[TextDelta]:
         """The text of one prompt as it grows, one delta a round; the last one carries the completion."""
-        return self.stream_batch([Prompt.of(prompt, images)], settings=_settings(settings))
+        return self.stream_batch([Prompt.of(prompt, images, videos)], settings=_settings(settings))
 
     def stream_batch(
         self,
@@ -203,8 +215,13 @@ class SpeculativeModel:
                 self._deliver(self.engine.read())
 
     def close(self) -> None:
-        """Free the engine. May be called twice."""
+        """Free the engine. May be called twice.
+
+        A stream that is open goes on with what it has: its requests end as "cancelled", and a prompt that was not begun
+        raises `ClosedError` as any other does now.
+        """
         self.engine.close()
+        self._deliver(self.engine.read())
 
     def _wants_prompts(self) -> bool:
         """Whether another prompt could run now, or be the next to run."""
@@ -220,7 +237,8 @@ class SpeculativeModel:
     def _submit(self, index: int, prompt: Prompt, base: RequestSettings) -> tuple[RequestId, PromptProgress]:
         settings = base if prompt.settings is None else prompt.settings
         settings.check(self.target.stack.spec.vocab_size)
-        encoded = encode_prompt(self.target, prompt, index, self.engine.limits.context_length - 1)
+        longest = self.engine.limits.context_length - 1
+        encoded = encode_prompt(self.target, prompt, index, longest, self.engine.runner)
         request = Request(
             encoded.token_ids,
             settings.max_new_tokens,

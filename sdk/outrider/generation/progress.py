@@ -44,7 +44,7 @@ class PromptProgress:
     draft_depth: int
     started: float = field(factory=time.perf_counter)
     token_ids: list[int] = field(factory=list[int])
-    text: str = ""
+    texts: list[str] = field(factory=list[str])
     accept_lengths: list[int] = field(factory=list[int])
     logprobs: list[TokenLogprobs] = field(factory=list[TokenLogprobs])
     hidden: list[Tensor] = field(factory=list[Tensor])
@@ -65,7 +65,7 @@ class PromptProgress:
             reason = "stop"
         self.token_ids += emission.token_ids[:kept]
         self.logprobs += emission.logprobs[:kept]
-        self.text += text
+        self.texts.append(text)
         self._keep_hidden(emission, kept)
         completion = None if reason is None else self._completion(reason, stop, emission.error)
         return TextDelta(self.index, text, emission.token_ids[:kept], completion)
@@ -94,7 +94,7 @@ class PromptProgress:
             index=self.index,
             prompt_token_ids=self.prompt_ids,
             token_ids=tuple(self.token_ids),
-            text=self.text,
+            text="".join(self.texts),
             finish_reason=reason,
             accept_lengths=statistics.accept_lengths,
             statistics=statistics,

@@ -21,8 +21,9 @@ from outrider.types.counts import counted
 __all__ = ["ReportRow", "capture_rows", "memory_in_words", "render_capture", "render_report", "report_rows"]
 
 _EAGER = "eager"
-_ORDER = ("round", "phase", "breakable")
+_ORDER = ("media", "round", "phase", "breakable")
 _PHASES = (
+    Phase.MEDIA_ENCODE,
     Phase.TARGET_PREFILL,
     Phase.ROUND,
     Phase.TARGET_VERIFY,

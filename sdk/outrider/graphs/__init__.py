@@ -12,21 +12,29 @@ from outrider.graphs.buckets import (
     token_buckets,
 )
 from outrider.graphs.buffers import BufferSet, rows_of, shape_of
-from outrider.graphs.ladder import GraphOptions, LadderRunner, Steps
-from outrider.graphs.options import RunnerOptions
+from outrider.graphs.direct import DirectCalls
+from outrider.graphs.ladder import LadderRunner
+from outrider.graphs.media import encode_media, groups_of, media_calls
+from outrider.graphs.media_graphs import declared_eager
+from outrider.graphs.options import GraphOptions, RunnerOptions, Steps
 from outrider.graphs.results import wanted_rows
 
 __all__ = [
     "Buckets",
     "BufferSet",
+    "DirectCalls",
     "GraphOptions",
     "LadderRunner",
     "RunnerOptions",
     "StaticAttention",
     "Steps",
+    "declared_eager",
     "default_counts",
+    "encode_media",
+    "groups_of",
     "length_bucket",
     "length_buckets",
+    "media_calls",
     "request_buckets",
     "rows_of",
     "shape_of",

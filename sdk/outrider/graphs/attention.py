@@ -25,14 +25,12 @@ class StaticAttention:
         """Allocate for calls of up to ``capacity`` requests, each as `PhaseShape.attention` says.
 
         Raises:
-            GraphError: ``capacity`` has no uniform attention, or its tokens are not requests × queries.
+            GraphError: ``capacity`` has no uniform attention.
         """
         shape = capacity.attention
-        if shape is None or capacity.tokens != capacity.requests * shape.queries:
-            each = "no equal number of queries" if shape is None else counted(shape.queries, "query", "queries")
+        if shape is None:
             raise GraphError(
-                f"{counted(capacity.tokens, 'token')} of {counted(capacity.requests, 'request')} with {each} each cannot be "
-                "captured with their attention; give equally many queries per request, and tokens = requests × queries"
+                f"{capacity} cannot be captured with their attention; give equally many queries per request"
             )
         queries, tail = shape.queries, shape.tail
         requests, tokens = Axis.REQUESTS, Axis.TOKENS

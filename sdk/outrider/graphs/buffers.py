@@ -11,7 +11,7 @@ from outrider.errors import GraphError, Problems
 from outrider.types import Axis, BufferSlot, PhaseShape
 from outrider.types.counts import counted
 
-__all__ = ["BufferSet", "rows_of", "shape_of"]
+__all__ = ["BufferSet", "note_misfits", "rows_of", "shape_of", "slots_by_name"]
 
 
 def rows_of(slot: BufferSlot, tensor: Tensor, actual: PhaseShape) -> Tensor:
@@ -25,6 +25,43 @@ def shape_of(slot: BufferSlot, call: PhaseShape) -> tuple[int, ...]:
     count = _count(slot, call)
     counted = () if count is None else (count,)
     return (*slot.leading, *counted, *slot.trailing)
+
+
+def slots_by_name(slots: Sequence[BufferSlot]) -> dict[str, BufferSlot]:
+    """``slots`` by their names, in their order.
+
+    Raises:
+        GraphError: two slots of one name.
+    """
+    names = [slot.name for slot in slots]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise GraphError(f"buffers {', '.join(twice)} are declared more than once; give each a name of its own")
+    return {slot.name: slot for slot in slots}
+
+
+def note_misfits(
+    problems: Problems,
+    slots: Mapping[str, BufferSlot],
+    inputs: Mapping[str, Tensor],
+    actual: PhaseShape,
+    devices: Mapping[str, torch.device],
+) -> None:
+    """Add to ``problems`` whatever of ``inputs``, for a call of ``actual``, is not as ``slots`` and ``devices`` by name say."""
+    for name in inputs.keys() - slots.keys():
+        problems.add(f"'{name}' was given, declared are {', '.join(slots) or 'none'}; declare it as well")
+    for name, slot in slots.items():
+        if name not in inputs:
+            problems.add(f"'{name}' is declared but was not given; given are {', '.join(inputs) or 'none'}")
+            continue
+        value, shape = inputs[name], shape_of(slot, actual)
+        if value.shape != shape or value.dtype != slot.dtype:
+            problems.add(
+                f"'{name}' is {list(value.shape)} {value.dtype}, declared is {list(shape)} {slot.dtype} "
+                f"for {counted(actual.tokens, 'token')} of {counted(actual.requests, 'request')} ({slot.axis.value})"
+            )
+        if value.device != devices[name]:
+            problems.add(f"'{name}' is on {value.device}, the call on {devices[name]}; move it before the call")
 
 
 class BufferSet:
@@ -48,12 +85,8 @@ class BufferSet:
         within: BufferSet | None = None,
     ) -> None:
         """``within``: a set of the same slots and a larger capacity whose leading rows are taken, instead of new memory."""
-        names = [slot.name for slot in slots]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise GraphError(f"buffers {', '.join(twice)} are declared more than once; give each a name of its own")
         self.capacity = capacity
-        self._slots = {slot.name: slot for slot in slots}
+        self._slots = slots_by_name(slots)
         self._padding = {slot.name: _poison(slot.dtype) if poison else slot.padding for slot in slots}
         self._tensors = {
             slot.name: torch.empty(shape_of(slot, capacity), dtype=slot.dtype, device=device)
@@ -141,21 +174,8 @@ class BufferSet:
             ):
                 if asked > there:
                     problems.add(f"a call of {asked} {unit}, the buffers hold {there}; take a larger bucket")
-            for name in inputs.keys() - self._slots.keys():
-                problems.add(f"'{name}' was given, declared are {', '.join(self._slots) or 'none'}; declare it as well")
-            for name, slot in self._slots.items():
-                if name not in inputs:
-                    problems.add(f"'{name}' is declared but was not given; given are {', '.join(inputs) or 'none'}")
-                    continue
-                value, device = inputs[name], self._tensors[name].device
-                shape = shape_of(slot, actual)
-                if value.shape != shape or value.dtype != slot.dtype:
-                    problems.add(
-                        f"'{name}' is {list(value.shape)} {value.dtype}, declared is {list(shape)} {slot.dtype} "
-                        f"for {counted(actual.tokens, 'token')} of {counted(actual.requests, 'request')} ({slot.axis.value})"
-                    )
-                if value.device != device:
-                    problems.add(f"'{name}' is on {value.device}, the buffer on {device}; move it before the call")
+            devices = {name: tensor.device for name, tensor in self._tensors.items()}
+            note_misfits(problems, self._slots, inputs, actual, devices)
 
 
 def _count(slot: BufferSlot, shape: PhaseShape) -> int | None:

@@ -72,6 +72,5 @@ def out_of_memory(error: Exception, what: str, by: str) -> Refused:
 
 def uncapturable(error: CaptureError, by: str) -> Refused:
     """The refusal of a body that raised ``error``."""
-    return Refused(
-        RefusalReason.BODY, str(error), "correct the lines that are named; outrider.conformance finds them", by
-    )
+    remedy = "correct the lines that are named; outrider.conformance finds them"
+    return Refused(RefusalReason.BODY, str(error), remedy, by)

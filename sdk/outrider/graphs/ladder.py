@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import Tensor
 
 from outrider.errors import ClosedError
 from outrider.graphs.breakables import BreakableGraphs
-from outrider.graphs.buckets import Buckets, request_buckets, token_buckets
+from outrider.graphs.buckets import request_buckets, token_buckets
 from outrider.graphs.capturing import Capturer
-from outrider.graphs.options import RunnerOptions
+from outrider.graphs.direct import DirectCalls
+from outrider.graphs.media_graphs import MediaGraphs
+from outrider.graphs.options import HIDDEN_MODES, GraphOptions, Steps
 from outrider.graphs.phases import PhaseGraphs
-from outrider.graphs.results import wanted_rows
 from outrider.graphs.rounds import RoundContext, RoundGraphs
-from outrider.interfaces import AttnPlanner, GraphBody, GraphMedium, RoundStep
+from outrider.interfaces import AttnPlanner, GraphBody, GraphMedium, MediaBody, RoundStep
 from outrider.types import (
     Admitted,
     AttnBatch,
@@ -28,52 +30,19 @@ from outrider.types import (
     PhaseShape,
     RefusalReason,
     Refused,
-    RequestCount,
     Role,
     RoundShape,
     StepResult,
-    TokenCount,
 )
 
-__all__ = ["GraphOptions", "LadderRunner", "Steps"]
+__all__ = ["LadderRunner"]
 
-HIDDEN_MODES: Mapping[Phase, CaptureHiddenMode] = {Phase.DRAFT_EXTEND: CaptureHiddenMode.LAST}
-"""Which hidden states graphs give by default: of the draft's extension the newest of each request, else all."""
-
-
-@frozen
-class Steps:
-    """Which kinds of graphs a runner tries, in this order, before it runs eagerly."""
-
-    rounds: bool = True
-    phases: bool = True
-    breakable: bool = True
-
-
-@frozen(eq=False)
-class GraphOptions:
-    """What a runner captures.
-
-    ``requests`` and ``tokens``: buckets, by default `request_buckets` and `token_buckets`. ``on_demand``: capture phases
-    when they are first needed; else only what `LadderRunner.capture` was told. ``hidden_modes``: by phase, FULL where none is
-    named. ``poison``: padding holds NaN and huge numbers, to prove that nothing reads it.
-    """
-
-    requests: Buckets[RequestCount] | None = None
-    tokens: Buckets[TokenCount] | None = None
-    role: Role = Role.BOTH
-    on_demand: bool = True
-    hidden_modes: Mapping[Phase, CaptureHiddenMode] = HIDDEN_MODES
-    poison: bool = False
-
-    @classmethod
-    def of(cls, options: RunnerOptions) -> GraphOptions:
-        """What was asked for, and the defaults for the rest."""
-        return cls(requests=options.capture_requests, tokens=options.capture_tokens, role=options.role)
+S = TypeVar("S")
 
 
 class LadderRunner:
-    """Tries, for a round: one graph of it whole; for a phase: its graph, then its segments with eager attention between them.
+    """Tries, for a round: one graph of it whole; for a phase: its graph, then its segments with eager attention between them;
+    for media: the graph of their number.
 
     What none of them serves is run directly. Every refusal is counted and explained, in order. Not thread-safe.
     """
@@ -94,6 +63,8 @@ class LadderRunner:
             capturer, self._tokens, modes, on_demand=options.on_demand, poison=options.poison
         )
         self._phases = PhaseGraphs(capturer, self._requests, modes, on_demand=options.on_demand, poison=options.poison)
+        self._media = MediaGraphs(capturer, on_demand=options.on_demand, poison=options.poison)
+        self._direct = DirectCalls()
         self._closed = False
 
     @property
@@ -114,6 +85,9 @@ class LadderRunner:
             role=role,
             tokens_left_out=() if prompts else tokens,
             requests_left_out=() if rounds else requests,
+            media=prompts,
+            media_left_out=not prompts,
+            rounds=rounds and self._steps.rounds,
         )
 
     @torch.inference_mode()
@@ -132,7 +106,7 @@ class LadderRunner:
         captured: dict[PhaseShape, None] = {}
         for asked in shapes:
             shape = _as_captured(asked, planner)
-            for step in self._steps_for(phase, shape):
+            for step in self._allowed(phase, shape, self._kinds_of(phase)):
                 made = step if isinstance(step, Refused) else step.make(phase, body, shape, planner)
                 if not isinstance(made, Refused):
                     captured[made] = None
@@ -148,7 +122,7 @@ class LadderRunner:
         if self._closed:
             return Refused(RefusalReason.CLOSED, f"{phase.value} of {shape}", "build a new runner")
         answer: Admitted | Refused = _no_step(phase, shape)
-        for step in self._steps_for(phase, shape):
+        for step in self._allowed(phase, shape, self._kinds_of(phase)):
             answer = step if isinstance(step, Refused) else step.admit(phase, shape)
             if isinstance(answer, Admitted):
                 break
@@ -169,6 +143,7 @@ class LadderRunner:
         Raises:
             ClosedError: the runner is closed.
             GraphError: ``inputs`` are not what the body declares.
+            ConformanceError: what it returns is not.
         """
         self._check_open(f"run {phase.value}")
         context = self._rounds.context
@@ -176,7 +151,7 @@ class LadderRunner:
             return self._run_in_round(context, phase, body, inputs, batch, planner, rows)
         hidden = CaptureHiddenMode.FULL if rows is None else CaptureHiddenMode.LAST
         shape = _as_captured(PhaseShape.of(batch, hidden), planner)
-        for step in self._steps_for(phase, shape):
+        for step in self._allowed(phase, shape, self._attending):
             made = step if isinstance(step, Refused) else step.serve(phase, body, inputs, batch, planner, rows, shape)
             if isinstance(made, Refused):
                 self._report.count_refusal(phase, made)
@@ -184,9 +159,29 @@ class LadderRunner:
             assert not isinstance(step, Refused)
             self._report.ran[phase, step.by] += 1
             return made
-        outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
+        outputs = self._direct.run(phase, body, inputs, batch, BodyCalls(planner.plan(batch).attend), rows)
         self._report.ran[phase, "eager"] += 1
-        return wanted_rows(body.outputs, outputs, rows)
+        return outputs
+
+    @torch.inference_mode()
+    def run_media(self, body: MediaBody, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Outputs of ``body``, by replay or directly; valid until the next call of the same body.
+
+        Raises:
+            ClosedError: the runner is closed.
+            GraphError: ``inputs`` are not what the body declares.
+            ConformanceError: what it returns is not.
+        """
+        phase = Phase.MEDIA_ENCODE
+        self._check_open(f"run {phase.value}")
+        made = self._refused_by_role(phase, None) or self._media.serve(body, inputs)
+        if not isinstance(made, Refused):
+            self._report.ran[phase, self._media.by] += 1
+            return made
+        self._report.count_refusal(phase, made)
+        outputs = self._direct.run_media(body, inputs)
+        self._report.ran[phase, "eager"] += 1
+        return outputs
 
     @torch.inference_mode()
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
@@ -217,6 +212,8 @@ class LadderRunner:
         self._rounds.close()
         self._phases.close()
         self._breakables.close()
+        self._media.close()
+        self._direct.clear()
 
     def _run_in_round(
         self,
@@ -230,27 +227,40 @@ class LadderRunner:
     ) -> Mapping[str, Tensor]:
         plan = planner.captured_plan(batch) if context.captures else planner.plan(batch)
         context.plans.append(plan)
-        outputs = body(inputs, BodyCalls(plan.attend, context.outside()))
+        outputs = self._direct.run(phase, body, inputs, batch, BodyCalls(plan.attend, context.outside()), rows)
         if not context.captures:
             self._report.ran[phase, "eager"] += 1
-        return wanted_rows(body.outputs, outputs, rows)
+        return outputs
 
     def _round_key(self, shape: RoundShape) -> RoundShape | Refused:
         if not self._options.role.captures(prompt=False):
             return self._not_its_role(f"rounds of {shape}", self._rounds.by)
         return self._rounds.bucket_of(shape)
 
-    def _steps_for(self, phase: Phase, shape: PhaseShape) -> list[PhaseGraphs | BreakableGraphs | Refused]:
-        """What a call goes through, in order."""
-        prompt = phase is Phase.TARGET_PREFILL or (phase is Phase.DRAFT_EXTEND and shape.attention is None)
-        if not self._options.role.captures(prompt=prompt):
-            return [self._not_its_role(f"{phase.value} of {shape}", "")]
-        steps: list[PhaseGraphs | BreakableGraphs | Refused] = []
+    @property
+    def _attending(self) -> Sequence[PhaseGraphs | BreakableGraphs]:
+        """What a call that attends goes through, in order."""
+        steps: list[PhaseGraphs | BreakableGraphs] = []
         if self._steps.phases:
             steps.append(self._phases)
         if self._steps.breakable:
             steps.append(self._breakables)
         return steps
+
+    def _kinds_of(self, phase: Phase) -> Sequence[PhaseGraphs | BreakableGraphs | MediaGraphs]:
+        return [self._media] if phase is Phase.MEDIA_ENCODE else self._attending
+
+    def _allowed(self, phase: Phase, shape: PhaseShape, steps: Sequence[S]) -> Sequence[S | Refused]:
+        """``steps``, or why the role allows none of them."""
+        refused = self._refused_by_role(phase, shape)
+        return steps if refused is None else [refused]
+
+    def _refused_by_role(self, phase: Phase, shape: PhaseShape | None) -> Refused | None:
+        prompt = phase in (Phase.TARGET_PREFILL, Phase.MEDIA_ENCODE)
+        prompt = prompt or (phase is Phase.DRAFT_EXTEND and shape is not None and shape.attention is None)
+        if self._options.role.captures(prompt=prompt):
+            return None
+        return self._not_its_role(phase.value if shape is None else f"{phase.value} of {shape}", "")
 
     def _not_its_role(self, what: str, by: str) -> Refused:
         role = self._options.role.value

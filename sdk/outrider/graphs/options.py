@@ -1,13 +1,18 @@
-"""`RunnerOptions`: what whoever asks for a runner may say of it."""
+"""`RunnerOptions`: what whoever asks for a runner may say of it. `GraphOptions`, `Steps`: what one of graphs captures."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from outrider.graphs.buckets import Buckets
-from outrider.types import RequestCount, Role, TokenCount
+from outrider.types import CaptureHiddenMode, Phase, RequestCount, Role, TokenCount
 
-__all__ = ["RunnerOptions"]
+__all__ = ["HIDDEN_MODES", "GraphOptions", "RunnerOptions", "Steps"]
+
+HIDDEN_MODES: Mapping[Phase, CaptureHiddenMode] = {Phase.DRAFT_EXTEND: CaptureHiddenMode.LAST}
+"""Which hidden states graphs give by default: of the draft's extension the newest of each request, else all."""
 
 
 @frozen(eq=False)
@@ -16,8 +21,50 @@ class RunnerOptions:
 
     ``role``: what the worker does, and so what is worth capturing. ``capture_tokens`` and ``capture_requests``: the sizes at
     which prompts and rounds are captured (`token_buckets`, `request_buckets`); ``None`` leaves them to the runner.
+    ``on_demand``: capture phases and media when they are first needed; else only what `GraphRunner.capture` is told is served.
+    Rounds are no concern of it: whoever runs one has it captured.
     """
 
     role: Role = Role.BOTH
     capture_tokens: Buckets[TokenCount] | None = None
     capture_requests: Buckets[RequestCount] | None = None
+    on_demand: bool = True
+
+
+@frozen
+class Steps:
+    """Which kinds of graphs a runner tries for rounds and what is in them, in this order, before it runs eagerly.
+
+    Media are captured by every runner of graphs: they attend to nothing that one could not hold.
+    """
+
+    rounds: bool = True
+    phases: bool = True
+    breakable: bool = True
+
+
+@frozen(eq=False)
+class GraphOptions:
+    """What a runner captures.
+
+    ``requests`` and ``tokens``: buckets, by default `request_buckets` and `token_buckets`. ``on_demand``: capture phases
+    when they are first needed; else only what `LadderRunner.capture` was told. ``hidden_modes``: by phase, FULL where none is
+    named. ``poison``: padding holds NaN and huge numbers, to prove that nothing reads it.
+    """
+
+    requests: Buckets[RequestCount] | None = None
+    tokens: Buckets[TokenCount] | None = None
+    role: Role = Role.BOTH
+    on_demand: bool = True
+    hidden_modes: Mapping[Phase, CaptureHiddenMode] = HIDDEN_MODES
+    poison: bool = False
+
+    @classmethod
+    def of(cls, options: RunnerOptions) -> GraphOptions:
+        """What was asked for, and the defaults for the rest."""
+        return cls(
+            requests=options.capture_requests,
+            tokens=options.capture_tokens,
+            role=options.role,
+            on_demand=options.on_demand,
+        )

@@ -114,6 +114,7 @@ class RoundGraphs:
                 if self._failures[place] < _ATTEMPTS:
                     return self._run_directly(place), False
                 made = uncapturable(error, _BY)
+                made = evolve(made, remedy=f"{made.remedy}; a drafter that needs them declares Drafter.runs_on_host")
             if isinstance(made, Refused):
                 self._refused[place] = made
                 return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from outrider.interfaces.attention import AttnBackend, AttnPlan, AttnPlanner
 from outrider.interfaces.constraint import ConstraintFactory, ConstraintLoader, GrammarSpec, TokenConstraint
 from outrider.interfaces.draft import BoundDraft, UnboundDraft
-from outrider.interfaces.drafter import Drafter
+from outrider.interfaces.drafter import Drafter, DrafterBuilder, DrafterParts, ModelFreeDrafter, RoundFeedback
 from outrider.interfaces.kv import NULL_PAGE, NUM_RESERVED_PAGES, TRASH_PAGE, KVCache, KVMemory, PageAllocator
 from outrider.interfaces.layer_stack import LayerStackProvider, SharedWeights
 from outrider.interfaces.loaders import (
@@ -18,8 +18,15 @@ from outrider.interfaces.loaders import (
     TargetLoader,
 )
 from outrider.interfaces.medium import Break, Captured, GraphMedium, Work
-from outrider.interfaces.runner import CaptureProgress, GraphBody, GraphRunner, RoundStep
-from outrider.interfaces.target import ChatMessage, MultimodalProvider, PreparedPrompt, StateRollback, Target
+from outrider.interfaces.runner import CaptureProgress, GraphBody, GraphRunner, MediaBody, RoundStep
+from outrider.interfaces.target import (
+    ChatMessage,
+    MultimodalProvider,
+    PreparedPrompt,
+    StateRollback,
+    Target,
+    VideoFrames,
+)
 from outrider.interfaces.text import TextCodec
 from outrider.interfaces.verify import (
     LosslessChoice,
@@ -49,6 +56,8 @@ __all__ = [
     "Description",
     "DraftLoader",
     "Drafter",
+    "DrafterBuilder",
+    "DrafterParts",
     "GrammarSpec",
     "GraphBody",
     "GraphMedium",
@@ -62,11 +71,14 @@ __all__ = [
     "LosslessVerifier",
     "LossyChoice",
     "LossyVerifier",
+    "MediaBody",
+    "ModelFreeDrafter",
     "ModelPair",
     "MultimodalProvider",
     "PageAllocator",
     "PreparedPrompt",
     "ProposalKind",
+    "RoundFeedback",
     "RoundStep",
     "SharedWeights",
     "StateRollback",
@@ -77,5 +89,6 @@ __all__ = [
     "UnboundDraft",
     "Verifier",
     "VerifierChoice",
+    "VideoFrames",
     "Work",
 ]

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from outrider.interfaces.layer_stack import LayerStackProvider
 from outrider.interfaces.target import Target
 from outrider.types import DraftOutput, DraftSpec, StackInputs
 
@@ -26,7 +27,8 @@ class UnboundDraft(Protocol):
     def bind(self, target: Target) -> BoundDraft:
         """The draft with its final weights: embedding and head of its own, of the target, or sliced from it.
 
-        Weights shared with the target are the target's own storage, never a copy.
+        Weights shared with the target are the target's own storage, never a copy. The same draft may be bound to several
+        targets; each result serves its own.
 
         Raises:
             BindError: widths, vocabulary, taps or rope do not fit; all conflicts at once, both sides named.
@@ -47,9 +49,15 @@ class BoundDraft(Protocol):
         """The one source of widths, taps, vocabulary, state and limits."""
         ...
 
+    @property
+    @abstractmethod
+    def bound_to(self) -> LayerStackProvider:
+        """The stack of the target it was bound to, the very object: engines refuse to draft for any other with it."""
+        ...
+
     @abstractmethod
     def embed(self, token_ids: Tensor) -> Tensor:
-        """Embeddings ``[T, E]`` of *target* ids ``[T]`` int64."""
+        """Embeddings ``[T, E]`` of *target* ids ``[T]`` int64; the target's own are those that its ``embed`` gives."""
         ...
 
     @abstractmethod
@@ -67,5 +75,8 @@ class BoundDraft(Protocol):
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits ``[R, Dv]`` over the *draft* vocabulary of `DraftOutput.hidden` rows ``[R, H]``."""
+        """Logits ``[R, Dv]`` over the *draft* vocabulary of `DraftOutput.hidden` rows ``[R, H]``.
+
+        With the target's head they are those that the target's ``logits`` gives, scale and soft cap included.
+        """
         ...

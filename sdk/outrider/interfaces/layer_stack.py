@@ -27,7 +27,7 @@ class LayerStackProvider(Protocol):
 
     @abstractmethod
     def embed(self, token_ids: Tensor) -> Tensor:
-        """Embeddings ``[T, H]`` in `ModelSpec.dtype` of ``token_ids [T]`` int64, any embedding scale applied."""
+        """Embeddings ``[T, H]`` in `ModelSpec.dtype` of ``token_ids [T]`` int64, `ModelSpec.embedding_scale` applied."""
         ...
 
     @abstractmethod
@@ -42,12 +42,15 @@ class LayerStackProvider(Protocol):
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits ``[R, V]`` of final-norm rows ``hidden [R, H]``, any final soft cap or scale applied."""
+        """Logits ``[R, V]`` of final-norm rows ``hidden [R, H]``, `ModelSpec.logit_scaling` applied."""
         ...
 
 
 class SharedWeights(Protocol):
-    """The target's embedding and head as tensors, for drafts that share or slice them."""
+    """The target's embedding and head as tensors, for drafts that share or slice them.
+
+    What the stack does to their rows and products besides is data in `ModelSpec`.
+    """
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""`GraphRunner` and `GraphBody`: how a phase of the loop is executed."""
+"""`GraphRunner`, `GraphBody` and `MediaBody`: how a phase of the loop is executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outrider.types import (
     StepResult,
 )
 
-__all__ = ["CaptureProgress", "GraphBody", "GraphRunner", "RoundStep"]
+__all__ = ["CaptureProgress", "GraphBody", "GraphRunner", "MediaBody", "RoundStep"]
 
 
 class GraphBody(Protocol):
@@ -47,6 +47,28 @@ class GraphBody(Protocol):
         """Outputs by name for the inputs by name; device only, no host read, no data-dependent shape.
 
         What cannot be so is run through ``calls.outside``.
+        """
+        ...
+
+
+class MediaBody(GraphBody, Protocol):
+    """What encodes media before a prompt is run: it attends to no KV memory, and its buffers count items as requests.
+
+    No item depends on another. `outrider.graphs.encode_media` cuts any number of items into groups of its `counts`.
+    """
+
+    @property
+    @abstractmethod
+    def counts(self) -> tuple[int, ...]:
+        """How many items it is ever run on at once, ascending from 1; empty where that is any number."""
+        ...
+
+    @property
+    @abstractmethod
+    def eager_because(self) -> str | None:
+        """Why it can never be captured, in a clause; ``None`` where it can.
+
+        Where it says so, its buffers need not be declared, as nothing holds them.
         """
         ...
 
@@ -94,7 +116,8 @@ class GraphRunner(Protocol):
         """Capture ``body`` so that calls of each of ``shapes`` are served; the shapes that were captured, padding included.
 
         May synchronise and allocate; runs the body more than once. Runners that capture attention too own the `AttnBatch`
-        it reads and build `AttnPlanner.static_plan` over it; others leave ``planner`` alone.
+        it reads and build `AttnPlanner.static_plan` over it; others leave ``planner`` alone. A `MediaBody`
+        (``MEDIA_ENCODE``) is captured for as many items as a shape has requests.
 
         Raises:
             CaptureError: the body cannot be captured; every line that prevents it is named.
@@ -129,16 +152,25 @@ class GraphRunner(Protocol):
         ...
 
     @abstractmethod
+    def run_media(self, body: MediaBody, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Outputs of ``body`` for ``inputs``, which are only read; valid until the next call of the same body.
+
+        Nothing is padded: a graph serves the number of items that it was captured at. A call that no graph serves is run
+        directly and counted in the report, with the reason. Not while a round is run: both may use the same memory.
+        """
+        ...
+
+    @abstractmethod
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
         """What ``step`` gives, run directly or by replaying a capture of it; valid until the next round.
 
         Draft steps, verification, acceptance, commit and extension are then one graph. ``step`` reads and changes only
         storage of the engine that stays where it is, and does the same for every call of equal shape; a runner may run it
-        at a larger one. Rounds with host code in them (token constraints) do not come this way.
+        at a larger one. Rounds with host code in them (`Drafter.runs_on_host`, token constraints) do not come this way.
         """
         ...
 
     @abstractmethod
     def close(self) -> None:
-        """Free every graph and buffer; a later ``run`` raises `ClosedError`. May be called twice."""
+        """Free every graph and buffer; a later call that runs anything raises `ClosedError`. May be called twice."""
         ...

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+
 import torch
 from torch import Tensor
 
+from outrider._torch import staged
 from outrider.errors import CapacityError, ConfigurationError, Problems
-from outrider.interfaces.kv import NUM_RESERVED_PAGES, TRASH_PAGE
+from outrider.interfaces.kv import NULL_PAGE, NUM_RESERVED_PAGES, TRASH_PAGE
 
 __all__ = ["PagePool", "slots_of", "slots_of_rows"]
 
@@ -35,7 +38,8 @@ class PagePool:
         self._page_size = page_size
         self._num_pages = num_pages
         self._table = torch.zeros(num_rows, pages_per_row, dtype=torch.int64, device=device)
-        self._pinned = device.type == "cuda"
+        self._device = device
+        self._rows = self._table.unbind(0)
         self._owned: dict[int, list[int]] = {}
         # Popped from the end: low pages first, and those released last are used next.
         self._free = list(range(num_pages - 1, NUM_RESERVED_PAGES - 1, -1))
@@ -86,12 +90,11 @@ class PagePool:
                 )
         if count > len(self._free):
             return False
-        pages = [self._free.pop() for _ in range(count)]
+        pages = self._free[: -count - 1 : -1]
+        padded = array("q", pages + [NULL_PAGE] * (pages_per_row - count))
+        self._rows[row].copy_(staged(padded, self._device), non_blocking=True)
+        del self._free[len(self._free) - count :]
         self._owned[row] = pages
-        # A fresh staging tensor each time: the pinned allocator keeps it until the copy is done.
-        padded = pages + [0] * (pages_per_row - count)
-        staged = torch.tensor(padded, dtype=torch.int64, pin_memory=self._pinned)
-        self._table[row].copy_(staged, non_blocking=True)
         return True
 
     def release(self, row: int) -> None:
@@ -100,7 +103,7 @@ class PagePool:
         if pages is None:
             return
         self._free.extend(reversed(pages))
-        self._table[row].zero_()
+        self._rows[row].zero_()
 
     def move_row(self, source: int, destination: int) -> None:
         """Hand the pages of ``source`` to ``destination``, which must hold none; device copies only.
@@ -118,8 +121,8 @@ class PagePool:
             if source not in self._owned:
                 problems.add(f"row {source} holds no pages; reserve some first")
         self._owned[destination] = self._owned.pop(source)
-        self._table[destination].copy_(self._table[source])
-        self._table[source].zero_()
+        self._rows[destination].copy_(self._rows[source])
+        self._rows[source].zero_()
 
     def _pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._page_size)

@@ -29,6 +29,9 @@ class RowStatus(IntEnum):
     """The row had finished before; nothing was emitted."""
 
 
+_STATUSES = tuple(RowStatus)
+
+
 def advance(state: DecodeState, acceptance: Acceptance) -> Tensor:
     """Emit the accepted tokens and the bonus, cut at stop ids and limits, and move ``state`` on, in place.
 
@@ -47,9 +50,10 @@ def advance(state: DecodeState, acceptance: Acceptance) -> Tensor:
     # Later lines win: a stop id over the limit, NaN over both, and a row that had finished over everything.
     status = (emitted == room) * RowStatus.FULL
     status.masked_fill_(emitted == up_to_stop, RowStatus.STOP_ID)
-    status.masked_fill_(~acceptance.finite, RowStatus.NON_FINITE)
+    emits_nothing = acceptance.finite <= state.finished  # not finite, or finished
+    status.masked_fill_(emits_nothing, RowStatus.NON_FINITE)
     status.masked_fill_(state.finished, RowStatus.IDLE)
-    emitted.masked_fill_(status >= RowStatus.NON_FINITE, 0)
+    emitted.masked_fill_(emits_nothing, 0)
     packed = torch.cat([tokens, emitted[:, None], uncut[:, None], status[:, None]], dim=1)
 
     # Columns past `emitted` land beyond the sequence and are overwritten by the next round.
@@ -73,9 +77,7 @@ class RowReport:
 def unpack(packed: Tensor) -> list[RowReport]:
     """The rows of a packed result that has arrived on the host."""
     reports: list[RowReport] = []
-    for values in int_rows(packed):
-        *tokens, emitted, uncut, number = values
-        status = RowStatus(number)
-        verified = status < RowStatus.NON_FINITE
-        reports.append(RowReport(tuple(tokens[:emitted]), uncut if verified else 0, status))
+    for *tokens, emitted, uncut, number in int_rows(packed):
+        status = _STATUSES[number]
+        reports.append(RowReport(tuple(tokens[:emitted]), uncut if number < RowStatus.NON_FINITE else 0, status))
     return reports

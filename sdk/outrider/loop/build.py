@@ -6,13 +6,16 @@ import torch
 from attrs import frozen
 
 from outrider.binding import check_attention
-from outrider.drafting.builders import DrafterBuilder, DrafterParts, NoDraftBuilder
-from outrider.drafting.feedback import RoundFeedback
+from outrider.drafting.builders import NoDraftBuilder
+from outrider.drafting.feedback import RoundListeners
+from outrider.drafting.none import NoDrafter
 from outrider.errors import BindError, ConfigurationError, Problems
 from outrider.interfaces import (
     NUM_RESERVED_PAGES,
     AttnBackend,
     Drafter,
+    DrafterBuilder,
+    DrafterParts,
     GraphRunner,
     KVMemory,
     Target,
@@ -24,6 +27,7 @@ from outrider.loop.engine import Engine
 from outrider.loop.limits import EngineLimits
 from outrider.loop.rows import RowStore
 from outrider.planning import PlanCache
+from outrider.types.counts import counted
 from outrider.verification.exact import ExactVerifier
 
 __all__ = ["EngineOptions", "build_engine"]
@@ -39,7 +43,8 @@ class EngineOptions:
 
     ``max_length`` ``None`` takes the target's whole context. ``num_pages`` ``None`` holds ``max_batch_size`` sequences of
     full length, or as many as memory allows (80% of the free device memory, 4 GiB on a CPU). ``rounds_in_flight`` ``None``
-    lets the host run one round behind on CUDA, and reads at once on a CPU.
+    lets the host run one round behind on CUDA, and reads at once on a CPU. ``max_prefill_tokens``: the most tokens of prompts
+    in one pass; longer ones are cut, and requests that run get a round after each pass.
     """
 
     max_batch_size: int = 8
@@ -87,8 +92,9 @@ def build_engine(
     context = spec.max_positions if options.max_length is None else options.max_length
     kv_memory = _own_memory(options, context, target, builder) if memory is None else memory
     _check_memory(kv_memory, options.max_batch_size, context + builder.slack)
-    feedback = RoundFeedback()
-    made = builder.build(DrafterParts(options.max_batch_size, target, attention, runner, kv_memory, feedback))
+    feedback = RoundListeners()
+    # One row more than requests: `DecodeCore.spare_row`.
+    made = builder.build(DrafterParts(options.max_batch_size + 1, target, attention, runner, kv_memory, feedback))
     _check_target(target, made)
     kv = kv_memory.cache(spec.layers, spec.dtype)
     core = DecodeCore(
@@ -99,8 +105,9 @@ def build_engine(
         runner=runner,
         kv=kv,
         body=TargetBody(target, made.taps),
-        max_prefill_tokens=options.max_prefill_tokens,
         drafts=made.shape.depth > 0,
+        spare_row=options.max_batch_size,
+        nothing=NoDrafter(options.max_batch_size, spec.device),
     )
     rows = RowStore(
         num_rows=options.max_batch_size,
@@ -117,6 +124,7 @@ def build_engine(
         context_length=context,
         slack=builder.slack,
         draft_depth=made.shape.depth,
+        max_prefill_tokens=options.max_prefill_tokens,
         max_stop_ids=options.max_stop_ids,
         rounds_in_flight=int(spec.device.type == "cuda") if in_flight is None else in_flight,
     )
@@ -154,8 +162,10 @@ def _check_target(target: Target, drafter: Drafter) -> None:
                 problems.add(f"{tap} is asked, the target has boundaries 0 to {layers} and final_norm")
         if target.rollback is not None and drafter.shape.num_tokens > 0:
             problems.add(
-                "the target keeps state between passes that rejected tokens would spoil (Target.rollback), and this loop "
-                "undoes keys and values only; decode it plainly"
+                f"{counted(drafter.shape.num_tokens, 'drafted token')} a round are asked of a target that keeps state between "
+                "passes, which rejected tokens would spoil (Target.rollback); this loop undoes keys and values only, and tells "
+                "a stack neither whose rows it is given nor when they move. Such a target can be decoded without a drafter, "
+                "one request at a time (max_batch_size=1), on the eager runner"
             )
 
 

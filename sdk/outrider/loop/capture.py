@@ -1,4 +1,4 @@
-"""Capturing before the first request: every size the runner names is run once, on rows that stand idle.
+"""Capturing before the first request: every size the runner names is run once, on rows that stand idle or empty media.
 
 Nothing but running can tell what a round captures: its draft steps, masks and plans are the drafter's and the backend's own.
 """
@@ -11,18 +11,22 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
-from outrider.graphs import length_buckets
-from outrider.interfaces import CaptureProgress, RoundStep
+from outrider.graphs import BufferSet, declared_eager, length_buckets
+from outrider.interfaces import CaptureProgress, MediaBody, RoundStep
 from outrider.loop.core import DecodeCore
+from outrider.loop.host_rounds import count_host_round, idle_proposal
 from outrider.loop.limits import EngineLimits
-from outrider.loop.prefill import PrefillPrompt, prefill
+from outrider.loop.prefill import prefill
+from outrider.loop.prompts import PrefillPrompt, spans_of
+from outrider.loop.round import nodes_of, verify
 from outrider.loop.rows import RowStore
 from outrider.types import (
     CaptureSummary,
     DispatchReport,
     Phase,
+    PhaseShape,
     RefusalReason,
     Refused,
     RequestCount,
@@ -42,11 +46,24 @@ _ATTEMPTS = 3
 _EAGER = "eager"
 
 
+@frozen(eq=False)
+class _MediaSize:
+    """So many ``items`` at once through a body of media."""
+
+    body: MediaBody
+    items: int
+    phase: Phase = Phase.MEDIA_ENCODE
+
+    def __str__(self) -> str:
+        return f"media of {counted(self.items, 'item')}"
+
+
 @frozen
 class _PromptSize:
     """Prompts of so many ``tokens`` together."""
 
     tokens: int
+    phase: Phase = Phase.TARGET_PREFILL
 
     def __str__(self) -> str:
         return f"prompts of {counted(self.tokens, 'token')}"
@@ -59,10 +76,26 @@ class _RoundSize:
     requests: int
     length: int
     sampled: bool
+    phase: Phase = Phase.ROUND
 
     def __str__(self) -> str:
         how = "sampled" if self.sampled else "greedy"
         return f"{how} rounds of {counted(self.requests, 'request')} of up to {counted(self.length, 'token')}"
+
+
+@frozen
+class _PassSize:
+    """The target's passes in rounds whose drafter runs on the host."""
+
+    requests: int
+    length: int
+    phase: Phase = Phase.TARGET_VERIFY
+
+    def __str__(self) -> str:
+        return f"passes over {counted(self.requests, 'request')} of up to {counted(self.length, 'token')}"
+
+
+_Size = _MediaSize | _PromptSize | _RoundSize | _PassSize
 
 
 class Capture:
@@ -74,7 +107,8 @@ class Capture:
 
     def __init__(self, core: DecodeCore, rows: RowStore, limits: EngineLimits, step: RoundStep) -> None:
         """``step``: the engine's round over its rows."""
-        self._core = core
+        # What a drafter keeps on the host would keep what it is shown here.
+        self._core = evolve(core, drafts=False) if core.drafter.runs_on_host else core
         self._rows = rows
         self._limits = limits
         self._step = step
@@ -86,9 +120,9 @@ class Capture:
         """
         runner = self._core.runner
         report, named = runner.report, runner.sizes
-        sizes: list[_PromptSize | _RoundSize] = [*self._prompts(named.tokens), *self._rounds(named.requests)]
-        left_out = len(self._prompts(named.tokens_left_out)) + len(self._rounds(named.requests_left_out))
-        unserved: dict[tuple[Phase, str, RefusalReason], Unserved] = {}
+        sizes = self._sizes(named.media, named.tokens, named.requests)
+        left_out = len(self._sizes(named.media_left_out, named.tokens_left_out, named.requests_left_out))
+        unserved = self._declared(named.media)
         first = len(report.captured)
         began = time.perf_counter()
         done = 0
@@ -114,19 +148,42 @@ class Capture:
             seconds=time.perf_counter() - began,
         )
 
+    def _sizes(self, media: bool, tokens: Sequence[int], requests: Sequence[int]) -> list[_Size]:
+        return [*self._media(media), *self._prompts(tokens), *self._rounds(requests)]
+
+    @property
+    def _bodies(self) -> tuple[MediaBody, ...]:
+        media = self._core.target.media
+        return () if media is None else media.bodies
+
+    def _media(self, captured: bool) -> list[_MediaSize]:
+        """What bodies of media are run on, at each of their counts."""
+        if not captured:
+            return []
+        return [
+            _MediaSize(body, items)
+            for body in self._bodies
+            for items in reversed(body.counts)
+            if body.eager_because is None
+        ]
+
+    def _declared(self, captured: bool) -> dict[tuple[Phase, str, RefusalReason], Unserved]:
+        """Bodies of media that say themselves that they cannot be captured; they are not run."""
+        reasons = [body.eager_because for body in self._bodies if captured]
+        said = [declared_eager(reason) for reason in reasons if reason is not None]
+        return {(Phase.MEDIA_ENCODE, each.by, each.reason): Unserved(Phase.MEDIA_ENCODE, each) for each in said}
+
     def _prompts(self, counts: Sequence[int]) -> list[_PromptSize]:
         """What a pass over prompts can hold, at each of ``counts``."""
-        most = min(self._core.max_prefill_tokens, self._limits.max_batch_size * (self._limits.context_length - 1))
+        most = min(self._limits.max_prefill_tokens, self._limits.max_batch_size * (self._limits.context_length - 1))
         return [_PromptSize(tokens) for tokens in sorted({min(count, most) for count in counts}, reverse=True)]
 
-    def _rounds(self, counts: Sequence[int]) -> list[_RoundSize]:
-        most = self._limits.max_batch_size
-        return [
-            _RoundSize(requests, length, sampled)
-            for requests in sorted({min(count, most) for count in counts}, reverse=True)
-            for length in self._lengths()
-            for sampled in (False, True)
-        ]
+    def _rounds(self, counts: Sequence[int]) -> list[_RoundSize] | list[_PassSize]:
+        requests = sorted({min(count, self._limits.max_batch_size) for count in counts}, reverse=True)
+        sizes = [(count, length) for count in requests for length in self._lengths()]
+        if self._core.drafter.runs_on_host:
+            return [_PassSize(*size) for size in sizes]
+        return [_RoundSize(*size, sampled) for size in sizes for sampled in (False, True)]
 
     def _lengths(self) -> list[int]:
         """Bounds of the sequences, descending: such that whole rounds, and the phases in them, which see what a round
@@ -138,20 +195,25 @@ class Capture:
         short = {max(length - self._limits.slack, 1) for length in length_buckets(context)}
         return sorted({*short, context}, reverse=True)
 
-    def _run_size(self, size: _PromptSize | _RoundSize, report: DispatchReport) -> list[tuple[Phase, Refused]]:
+    def _run_size(self, size: _Size, report: DispatchReport) -> list[tuple[Phase, Refused]]:
         """Run it; what no graph serves at this size."""
         try:
             match size:
+                case _MediaSize(body, items):
+                    _clear(report)
+                    empty = BufferSet(body.inputs, PhaseShape.of_media(items), self._core.spec.device)
+                    self._core.runner.run_media(body, empty.tensors)
                 case _PromptSize(tokens):
                     _clear(report)
                     self._run_prompts(tokens)
                 case _RoundSize(requests, length, sampled):
                     self._run_rounds(requests, length, sampled, report)
+                case _PassSize(requests, length):
+                    self._run_pass(requests, length, report)
             self._synchronize()
         except torch.OutOfMemoryError as error:
-            phase = Phase.TARGET_PREFILL if isinstance(size, _PromptSize) else Phase.ROUND
             remedy = "lower max_batch_size or max_prefill_tokens, or give the KV memory fewer pages"
-            return [(phase, Refused(RefusalReason.MEMORY, f"{size}: {error}", remedy))]
+            return [(size.phase, Refused(RefusalReason.MEMORY, f"{size}: {error}", remedy))]
         # A step that another one further down makes good is no loss; a round that is not one graph is one.
         lost = {phase for phase, where in report.ran if where == _EAGER} | {Phase.ROUND}
         return [(phase, refused) for (phase, *_), refused in report.explained.items() if phase in lost]
@@ -160,19 +222,11 @@ class Capture:
         most = self._limits.context_length - 1
         sizes = [most] * (tokens // most) + [tokens % most]
         prompts = [PrefillPrompt((0,) * size) for size in sizes if size]
-        prefill(self._core, self._rows, 0, prompts)
+        prefill(self._core, self._rows, 0, prompts, spans_of(prompts, 0, tokens))
 
     def _run_rounds(self, requests: int, length: int, sampled: bool, report: DispatchReport) -> None:
         """The same round until it is served; ``report`` then tells of the last one."""
-        shape = RoundShape(
-            RequestCount(requests),
-            length,
-            self._core.drafter.shape,
-            SamplingFeatures(sampled=sampled),
-            TOKENS_ONLY,
-            most_requests=RequestCount(self._limits.max_batch_size),
-            most_length=self._limits.context_length,
-        )
+        shape = self._shape(requests, length, sampled)
         try:
             if sampled:
                 self._rows.sampling.set_row(0, SamplingParams(temperature=1.0), prompt_length=1)
@@ -183,6 +237,25 @@ class Capture:
                     break
         finally:
             self._rows.clear_row(0)
+
+    def _run_pass(self, requests: int, length: int, report: DispatchReport) -> None:
+        _clear(report)
+        if self._core.runner.sizes.rounds:
+            count_host_round(report, self._shape(requests, length, sampled=False), constrained=0)
+        state = self._rows.view(0, requests, length)
+        proposal = idle_proposal(self._core.drafter.shape, requests, self._core.spec.device)
+        verify(self._core, state, proposal, nodes_of(self._core, state, proposal))
+
+    def _shape(self, requests: int, length: int, sampled: bool) -> RoundShape:
+        return RoundShape(
+            RequestCount(requests),
+            length,
+            self._core.drafter.shape,
+            SamplingFeatures(sampled=sampled),
+            TOKENS_ONLY,
+            most_requests=RequestCount(self._limits.max_batch_size),
+            most_length=self._limits.context_length,
+        )
 
     def _synchronize(self) -> None:
         device = self._core.spec.device

@@ -8,6 +8,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from outrider.drafting.none import NoDrafter
 from outrider.interfaces import Drafter, GraphRunner, KVCache, Target, Verifier
 from outrider.planning import PlanCache
 from outrider.types import (
@@ -80,7 +81,9 @@ class TargetPass:
 class DecodeCore:
     """Target, drafter, verifier and the backends under them: everything a prefill or a round needs but the state.
 
-    ``drafts``: whether the drafter ever proposes anything, and so wants to see verified rows.
+    ``drafts``: whether the drafter ever proposes anything, and so wants to see verified rows. ``spare_row``: the row, past
+    those of requests, where what the drafter keeps of a prompt that is half run stands while rounds are run. ``nothing``:
+    proposes nothing, for the first token after a prompt.
     """
 
     target: Target
@@ -90,8 +93,9 @@ class DecodeCore:
     runner: GraphRunner
     kv: KVCache
     body: TargetBody
-    max_prefill_tokens: int
     drafts: bool
+    spare_row: int
+    nothing: NoDrafter
 
     @property
     def spec(self) -> ModelSpec:
@@ -113,5 +117,8 @@ class DecodeCore:
 
         Rows past the context are padding; their positions are kept in range.
         """
-        positions = (indices + offsets).clamp_(max=self.spec.max_positions - 1).reshape(-1)
+        return self.on_axes((indices + offsets).clamp_(max=self.spec.max_positions - 1).reshape(-1))
+
+    def on_axes(self, positions: Tensor) -> Tensor:
+        """Rope ``positions [T]`` of text tokens on the target's axes, ``[T]`` itself or ``[3, T]``."""
         return positions if self.spec.positions.axes == 1 else positions.expand(3, -1)

@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
 
 import torch
 from attrs import frozen
 
-from outrider.drafting.feedback import RoundFeedback
-from outrider.errors import CapacityError, ClosedError, GraphError, InputError, NonFiniteLogitsError, OutriderError
-from outrider.interfaces import CaptureProgress, PageAllocator, PreparedPrompt, TokenConstraint
+from outrider.drafting.feedback import RoundListeners
+from outrider.errors import CapacityError, ClosedError, ConfigurationError, GraphError
+from outrider.interfaces import CaptureProgress, GraphRunner, PageAllocator, PreparedPrompt, TokenConstraint
 from outrider.loop.capture import Capture
 from outrider.loop.checks import check_request
 from outrider.loop.clock import RoundClock
 from outrider.loop.core import DecodeCore
+from outrider.loop.emissions import emission_of
+from outrider.loop.host_rounds import count_host_round
 from outrider.loop.limits import EngineLimits
 from outrider.loop.media import check_prepared, known_ids, media_positions
-from outrider.loop.prefill import PrefillPrompt, prefill
+from outrider.loop.prompt_pass import PromptPass
+from outrider.loop.prompts import PrefillPrompt
 from outrider.loop.readback import Arrived, PendingResult
 from outrider.loop.round import run_round
+from outrider.loop.row_owners import Admission, Batch, RowOwners
 from outrider.loop.rows import RowSetup, RowStore
-from outrider.loop.track import RequestTrack, trim_logprobs
-from outrider.text.constraints import advance_path, check_start
+from outrider.loop.track import RequestTrack
+from outrider.text.constraints import check_start
 from outrider.types import CaptureSummary, DispatchReport, RequestCount, RequestId, RoundShape, SamplingFeatures
 from outrider.types.counts import counted
-from outrider.types.outputs import TOKENS_ONLY, OutputWants, StepResult
+from outrider.types.outputs import OutputWants, StepResult
 from outrider.types.request import Emission, Request
 
 __all__ = ["Engine"]
@@ -52,19 +55,21 @@ class Engine:
         rows: RowStore,
         pages: PageAllocator,
         limits: EngineLimits,
-        feedback: RoundFeedback | None = None,
+        feedback: RoundListeners | None = None,
     ) -> None:
         """Wire an engine from its parts; `outrider.loop.build.build_engine` does it from a target and a draft."""
         self._core = core
         self._rows = rows
         self._pages = pages
         self.limits = limits
-        self._clock = RoundClock(RoundFeedback() if feedback is None else feedback, limits.rounds_in_flight)
+        self.runner: GraphRunner = core.runner
+        """What runs its bodies; `MultimodalProvider.prepare` takes it for those of media."""
+        self._rounds_are_captured = core.runner.sizes.rounds
+        self._clock = RoundClock(RoundListeners() if feedback is None else feedback, limits.rounds_in_flight)
         self._waiting: deque[_Waiting] = deque()
-        self._admitted: list[tuple[RequestTrack, PrefillPrompt]] = []
-        self._running: list[RequestTrack] = []
-        self._by_id: dict[RequestId, RequestTrack] = {}
+        self._owners = RowOwners(rows, pages, core.drafter)
         self._pending: deque[PendingResult] = deque()
+        self._prompts_were_run = False  # since the last round
         self._emitted: list[Emission] = []
         self._next_id = 0
         self._closed = False
@@ -76,7 +81,8 @@ class Engine:
         """Capture what the runner captures at every size it names, so that no request pays for it. Synchronises.
 
         Rounds are captured greedy and sampled, with nothing wanted beside the tokens, and of a drafter that settles its
-        length anew at the present one; whatever else comes is captured when it comes. Afterwards the engine is as before.
+        length anew at the present one; whatever else comes is captured when it comes. Of a drafter that runs on the host, which
+        is not called, only the target's passes are. Afterwards the engine is as before.
         Interrupted, it keeps what it has, and can be used.
 
         Raises:
@@ -131,9 +137,9 @@ class Engine:
                 self._waiting.remove(waiting)
                 self._emitted.append(Emission(request_id, (), finish_reason="cancelled"))
                 return
-        track = self._by_id.get(request_id)
+        track = self._owners.find(request_id)
         if track is not None:
-            self._release(track)
+            self._owners.release(track)
             self._emitted.append(Emission(request_id, (), finish_reason="cancelled"))
 
     @torch.inference_mode()
@@ -144,75 +150,91 @@ class Engine:
         """
         self._check_open()
         admitted: list[RequestId] = []
-        while self._waiting and len(self._running) + len(self._admitted) < self.limits.max_batch_size:
+        while self._waiting and self._owners.num_rows < self.limits.max_batch_size:
             head = self._waiting[0]
-            row = len(self._running) + len(self._admitted)
+            row = self._owners.num_rows
             if not self._pages.reserve(row, self._slots_needed(head.request, head.prepared)):
                 break
             self._waiting.popleft()
             try:
-                admitted.append(self._place(head, row))
-            except BaseException:  # the row is half written: it and its pages must not stay taken
+                self._owners.admit(self._admission(head, row))
+            except BaseException:  # its pages must not stay taken
                 self._pages.release(row)
-                self._rows.clear_row(row)
                 self._emitted.append(Emission(head.request_id, (), finish_reason="cancelled"))
                 raise
+            admitted.append(head.request_id)
         return tuple(admitted)
 
     @torch.inference_mode()
-    def prefill(self) -> None:
-        """Launch the prompts of all admitted requests; their first tokens come with a later `read`.
+    def prefill(self, max_tokens: int | None = None) -> None:
+        """Launch one pass over the prompts of admitted requests, first come first served.
 
-        Where that raises (out of memory, a user's interrupt), these requests are cancelled and the others go on.
+        It takes as many prompts as ``max_tokens`` tokens hold (by default, and at most, `EngineLimits.max_prefill_tokens`); the
+        last one may be cut, and goes on with the next pass. Requests whose prompts end run from now on; their first tokens come
+        with a later `read`.
+        Where that raises (out of memory, a user's interrupt), the requests of this pass are cancelled and the others go on.
+
+        Raises:
+            ConfigurationError: ``max_tokens`` is less than 1, or more than the engine was built for.
         """
         self._check_open()
-        if not self._admitted:
+        most = self.limits.max_prefill_tokens
+        budget = most if max_tokens is None else max_tokens
+        if not 1 <= budget <= most:
+            raise ConfigurationError(
+                f"a pass of {budget} tokens of prompts is asked, allowed is 1 to {most} (max_prefill_tokens); to run none now, "
+                "do not call prefill, and for more build the engine with a larger limit"
+            )
+        if not self._owners.admitted:
             return
-        tracks = [track for track, _ in self._admitted]
-        prompts = [prompt for _, prompt in self._admitted]
-        constraints = {place: track.constraint for place, track in enumerate(tracks) if track.constraint is not None}
+        self._prompts_were_run = True
+        step = PromptPass.of(self._owners.admitted, budget)
+        rows = step.rows
         try:
-            result = prefill(self._core, self._rows, tracks[0].row, prompts, _wants(tracks), constraints)
-        except BaseException:  # some prompts may be half done: none of them can be run again
-            for track in reversed(tracks):
-                self.cancel(track.request_id)
+            result = step.run(self._core, self._rows)
+            if result is not None:
+                self._owners.start(step.starting)
+                self._launched(PendingResult.start(result, step.starting.request_ids, "prefill"), step.starting)
+        except BaseException:  # what was half run cannot be run again
+            tracks = [admission.track for admission in step.admissions]
+            self._emitted += [Emission(track.request_id, (), finish_reason="cancelled") for track in tracks]
+            self._owners.release(*tracks)
+            for row in rows:
+                self._rows.clear_row(row)
             raise
-        self._admitted = []
-        self._running += tracks
-        self._launched(PendingResult.start(result, [track.request_id for track in tracks], "prefill"))
 
     @torch.inference_mode()
     def run_round(self) -> None:
-        """Launch one round of all running requests; what it emits comes with a later `read`.
+        """Launch one round of all requests whose prompts have ended; what it emits comes with a later `read`.
 
-        Waits for what is under way first where a request has a token constraint, which must have seen every token.
+        Waits for what is under way first where host code runs in the round, which must have seen every token: a drafter that
+        `runs_on_host`, or a request's token constraint.
         """
         self._check_open()
-        if any(track.constraint is not None for track in self._running):
+        if self._core.drafter.runs_on_host or self._owners.running.constraints:
             self._collect(leave=0)
-        if not self._running:
+        batch = self._owners.running
+        requests = len(batch.tracks)
+        if not requests:
             return
-        longest = max(track.upper_total for track in self._running)
+        longest = max([track.upper_total for track in batch.tracks])
         started = time.perf_counter()
-        state = self._rows.view(0, len(self._running), longest)
-        constraints = {track.row: track.constraint for track in self._running if track.constraint is not None}
-        wants = _wants(self._running)
-        if constraints:
-            result = run_round(self._core, state, wants, constraints)
+        shape = self._round_shape(requests, longest, self._rows.sampling.features(0, requests), batch.wants)
+        if self._core.drafter.runs_on_host or batch.constraints:
+            if self._rounds_are_captured:
+                count_host_round(self.report, shape, len(batch.constraints))
+            state = self._rows.view(0, requests, longest)
+            result = run_round(self._core, state, batch.wants, batch.constraints)
         else:
-            shape = self._round_shape(len(self._running), longest, state.sampling.features, wants)
-            result = self._core.runner.run_round(shape, self._round_step)
-        self._launched(
-            PendingResult.start(
-                result.first(len(self._running)), [track.request_id for track in self._running], "verify", started
-            )
-        )
+            result = self._core.runner.run_round(shape, self._round_step).first(requests)
+        after_prompts, self._prompts_were_run = self._prompts_were_run, False
+        self._launched(PendingResult.start(result, batch.request_ids, "verify", started, after_prompts), batch)
 
     def _round_step(self, shape: RoundShape) -> StepResult:
         return run_round(self._core, self._rows.view(0, shape.requests, shape.max_length), shape.wants)
 
     def _round_shape(self, requests: int, longest: int, features: SamplingFeatures, wants: OutputWants) -> RoundShape:
-        """What the runner must know of a round. Rows that were prepared and not prefilled may not run along as idle ones."""
+        """What the runner must know of a round. Rows whose prompts have not ended may run along as idle ones."""
         most_length = self.limits.context_length
         if self._core.plans.capabilities.any_length:
             longest = most_length
@@ -222,7 +244,7 @@ class Engine:
             self._core.drafter.shape,
             features,
             wants,
-            most_requests=RequestCount(requests if self._admitted else self.limits.max_batch_size),
+            most_requests=RequestCount(self.limits.max_batch_size),
             most_length=most_length,
         )
 
@@ -234,21 +256,26 @@ class Engine:
         return emissions
 
     def step(self) -> list[Emission]:
-        """Admit, prefill, run one round, read: what arrived."""
+        """Admit, one pass over prompts, one round, read: what arrived."""
         self.admit()
         self.prefill()
         self.run_round()
-        return self.read(leave=self.limits.rounds_in_flight if self._running else 0)
+        return self.read(leave=self.limits.rounds_in_flight if self._owners.num_running else 0)
 
     @property
     def has_work(self) -> bool:
         """Whether anything waits, runs or has yet to be read."""
-        return bool(self._waiting or self._admitted or self._running or self._pending or self._emitted)
+        return bool(self._waiting or self._owners.num_rows or self._pending or self._emitted)
 
     @property
     def num_running(self) -> int:
         """Requests that hold a row."""
-        return len(self._running) + len(self._admitted)
+        return self._owners.num_rows
+
+    @property
+    def num_prefilling(self) -> int:
+        """Of those that hold a row, requests whose prompts have yet to be run to the end."""
+        return len(self._owners.admitted)
 
     @property
     def num_waiting(self) -> int:
@@ -265,10 +292,23 @@ class Engine:
         """What the runner ran where, and what it refused why; live."""
         return self._core.runner.report
 
+    @torch.inference_mode()
     def close(self) -> None:
-        """Free the runner's graphs; the engine cannot be used afterwards. May be called twice."""
+        """End what waits or runs as `cancel` does, and free the runner's graphs. May be called twice.
+
+        What was emitted and not read, and the last emission of each request that this ends, come with one more `read`; then
+        nothing is left to do. Results under way are dropped. What launches or submits anything raises `ClosedError`.
+        """
         self._closed = True
-        self._core.runner.close()
+        self._pending.clear()
+        tracks = [*self._owners.running.tracks, *(admission.track for admission in self._owners.admitted)]
+        ended = [track.request_id for track in tracks] + [waiting.request_id for waiting in self._waiting]
+        self._emitted += [Emission(request_id, (), finish_reason="cancelled") for request_id in ended]
+        self._waiting.clear()
+        try:
+            self._owners.release(*tracks)  # the KV memory may be others' as well
+        finally:
+            self._core.runner.close()
 
     # -- bookkeeping -----------------------------------------------------------------------------------------------
 
@@ -278,37 +318,23 @@ class Engine:
             pending = self._pending.popleft()
             rows = pending.wait()
             self._clock.arrived(pending, [row.report for row in rows])
-            for request_id, arrived in zip(pending.request_ids, rows, strict=True):
-                track = self._by_id.get(request_id)
-                if track is not None:
-                    self._take(track, pending, arrived)
-
-    def _take(self, track: RequestTrack, pending: PendingResult, arrived: Arrived) -> None:
-        report = arrived.report
-        reason = track.take(report, pending.growth)
-        error: OutriderError | None = None
-        if reason == "error":
-            error = _non_finite(track.request_id, pending.phase)
-        elif track.constraint is not None:
+            ended: list[RequestTrack] = []
             try:
-                advance_path(track.constraint, report.token_ids)
-            except InputError as dead_end:
-                reason, error = "error", dead_end
-        verified = pending.phase == "verify" and report.accept_length > 0
-        if report.token_ids or reason is not None:
-            self._emitted.append(
-                Emission(
-                    track.request_id,
-                    report.token_ids,
-                    accept_length=report.accept_length if verified else None,
-                    finish_reason=reason,
-                    logprobs=trim_logprobs(arrived.logprobs, track.request.wants.logprobs),
-                    hidden=track.hidden_rows(arrived.hidden, len(report.token_ids), pending.phase == "prefill"),
-                    error=error,
-                )
-            )
-        if reason is not None:
-            self._release(track)
+                for request_id, arrived in zip(pending.request_ids, rows, strict=True):
+                    track = self._owners.find(request_id)
+                    if track is not None and self._take(track, pending, arrived):
+                        ended.append(track)
+            finally:
+                if ended:
+                    self._owners.release(*ended)
+
+    def _take(self, track: RequestTrack, pending: PendingResult, arrived: Arrived) -> bool:
+        """Emit what arrived for a request; whether it has ended."""
+        emission = emission_of(track, pending, arrived)
+        if emission is None:
+            return False
+        self._emitted.append(emission)
+        return emission.finish_reason is not None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -325,7 +351,7 @@ class Engine:
     def _slots_needed(self, request: Request, prepared: PreparedPrompt | None) -> int:
         return self._max_total(request, prepared) + self.limits.slack
 
-    def _place(self, waiting: _Waiting, row: int) -> RequestId:
+    def _admission(self, waiting: _Waiting, row: int) -> Admission:
         request, prepared = waiting.request, waiting.prepared
         track = RequestTrack(
             waiting.request_id,
@@ -343,55 +369,9 @@ class Engine:
             position_offset=0 if prepared is None else prepared.position_offset,
             sampling=request.sampling,
         )
-        self._rows.set_row(row, setup)
-        self._by_id[track.request_id] = track
-        self._admitted.append((track, PrefillPrompt.of(request.prompt, prepared)))
-        return track.request_id
+        return Admission(track, PrefillPrompt.of(request.prompt, prepared), setup)
 
-    def _launched(self, pending: PendingResult) -> None:
-        for request_id in pending.request_ids:
-            self._by_id[request_id].in_flight += pending.growth
+    def _launched(self, pending: PendingResult, batch: Batch) -> None:
+        for track in batch.tracks:
+            track.in_flight += pending.growth
         self._pending.append(pending)
-
-    def _release(self, track: RequestTrack) -> None:
-        """Take the row back. Rows stay dense: the last running row fills its place, the last admitted one the next."""
-        del self._by_id[track.request_id]
-        self._pages.release(track.row)
-        hole = track.row
-        if hole < len(self._running):
-            last = self._running.pop()
-            if last is not track:
-                self._running[hole] = last
-                hole = self._move(last, hole)
-        if self._admitted:
-            last_admitted = self._admitted.pop()
-            if last_admitted[0] is not track:
-                kept = [admitted for admitted in self._admitted if admitted[0] is not track]
-                kept.insert(hole - len(self._running), last_admitted)
-                self._admitted = kept
-                hole = self._move(last_admitted[0], hole)
-        self._rows.clear_row(hole)
-
-    def _move(self, track: RequestTrack, row: int) -> int:
-        """Move ``track`` to the empty ``row``; the row it leaves."""
-        left = track.row
-        self._pages.move_row(left, row)
-        self._rows.move_row(left, row)
-        self._core.drafter.move_row(left, row)
-        track.row = row
-        return left
-
-
-def _wants(tracks: Iterable[RequestTrack]) -> OutputWants:
-    """Everything that any of the requests wants."""
-    wants = TOKENS_ONLY
-    for track in tracks:
-        wants = wants | track.request.wants
-    return wants
-
-
-def _non_finite(request_id: RequestId, phase: str) -> NonFiniteLogitsError:
-    return NonFiniteLogitsError(
-        f"request {request_id}: the target's logits were NaN or infinite in the {phase} pass; the weights or the dtype "
-        "overflow (try dtype float32 or bfloat16), or the request's settings left no token to choose. Other requests go on."
-    )

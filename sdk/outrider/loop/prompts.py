@@ -1,8 +1,8 @@
-"""Prompts cut into chunks, and what each chunk's rows are fed where images stand among text."""
+"""Which tokens of prompts one pass takes, and what its rows are fed where images stand among text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from attrs import frozen
@@ -15,11 +15,11 @@ __all__ = [
     "NextMedia",
     "PrefillPrompt",
     "Span",
-    "chunks",
     "embeds_of",
     "has_foreign_ids",
     "next_media_of",
     "positions_of",
+    "spans_of",
 ]
 
 
@@ -70,22 +70,22 @@ class NextMedia:
     there: Tensor
 
 
-def chunks(prompts: Sequence[PrefillPrompt], budget: int) -> Iterator[list[Span]]:
-    """Spans of consecutive prompts, at most ``budget`` tokens a chunk; a prompt may be cut anywhere, images included."""
+def spans_of(prompts: Sequence[PrefillPrompt], num_done: int, budget: int) -> list[Span]:
+    """What one pass of at most ``budget`` tokens (1 or more) takes, in order; ``num_done`` tokens of the first prompt were run.
+
+    All but the last span end their prompts. That one may be cut anywhere, images included.
+    """
     spans: list[Span] = []
-    left = budget
+    start = num_done
     for index, prompt in enumerate(prompts):
-        start, total = 0, len(prompt.token_ids)
-        while start < total:
-            size = min(left, total - start)
-            spans.append(Span(index, start, start + size, total))
-            start += size
-            left -= size
-            if left == 0:
-                yield spans
-                spans, left = [], budget
-    if spans:
-        yield spans
+        total = len(prompt.token_ids)
+        end = min(total, start + budget)
+        spans.append(Span(index, start, end, total))
+        budget -= end - start
+        if budget == 0:
+            break
+        start = 0
+    return spans
 
 
 def embeds_of(core: DecodeCore, prompts: Sequence[PrefillPrompt], spans: Sequence[Span], token_ids: Tensor) -> Tensor:
@@ -103,8 +103,11 @@ def embeds_of(core: DecodeCore, prompts: Sequence[PrefillPrompt], spans: Sequenc
 
 
 def positions_of(core: DecodeCore, prompts: Sequence[PrefillPrompt], spans: Sequence[Span], indices: Tensor) -> Tensor:
-    """``[T]`` or ``[3, T]`` rope positions of a chunk's ``indices [T]``: given ones where a prompt brings them."""
-    plain = core.rope_positions(indices, torch.zeros_like(indices))
+    """``[T]`` or ``[3, T]`` rope positions of a chunk's ``indices [T]``: given ones where a prompt brings them.
+
+    ``indices`` itself where none does: prompts lie within the context.
+    """
+    plain = core.on_axes(indices)
     if all(prompts[span.index].positions is None for span in spans):
         return plain
     parts: list[Tensor] = []

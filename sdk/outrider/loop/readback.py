@@ -24,8 +24,8 @@ class Arrived:
     """
 
     report: RowReport
-    logprobs: tuple[TokenLogprobs, ...]
-    hidden: Tensor | None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    hidden: Tensor | None = None
 
 
 @frozen(eq=False)
@@ -33,6 +33,7 @@ class PendingResult:
     """A result under way, with the requests its rows belonged to when it was launched.
 
     ``growth``: the most tokens it may give each of them. ``started``: when its launch began (`time.perf_counter`).
+    ``after_prompts``: whether prompts were run between it and the round before it.
     """
 
     request_ids: tuple[RequestId, ...]
@@ -44,10 +45,16 @@ class PendingResult:
     _hidden: tuple[Tensor, ...] | None
     _event: torch.cuda.Event | None
     started: float
+    after_prompts: bool
 
     @classmethod
     def start(
-        cls, result: StepResult, request_ids: Sequence[RequestId], phase: str, started: float = 0.0
+        cls,
+        result: StepResult,
+        request_ids: Sequence[RequestId],
+        phase: str,
+        started: float = 0.0,
+        after_prompts: bool = False,
     ) -> PendingResult:
         """Begin the copies of ``result``; does not wait for them. Hidden states stay on the device."""
         packed, logprobs, top_ids = (_to_host(part) for part in (result.packed, result.logprobs, result.top_ids))
@@ -59,19 +66,23 @@ class PendingResult:
         growth = packed.shape[1] - 3
         # A runner may overwrite its result in the next round; the host copies are ordered before that, these are not.
         hidden = None if result.hidden is None else tuple(rows.clone() for rows in result.hidden)
-        return cls(tuple(request_ids), phase, growth, packed, logprobs, top_ids, hidden, event, started)
+        ids = tuple(request_ids)
+        return cls(ids, phase, growth, packed, logprobs, top_ids, hidden, event, started, after_prompts)
 
     def wait(self) -> list[Arrived]:
         """The rows, once the copies have arrived."""
         if self._event is not None:
             self._event.synchronize()
+        reports = unpack(self._packed)
+        if self._logprobs is None and self._hidden is None:
+            return [Arrived(report) for report in reports]
         return [
             Arrived(
                 report,
                 self._row_logprobs(row, len(report.token_ids)),
                 None if self._hidden is None else self._hidden[row],
             )
-            for row, report in enumerate(unpack(self._packed))
+            for row, report in enumerate(reports)
         ]
 
     def _row_logprobs(self, row: int, count: int) -> tuple[TokenLogprobs, ...]:

@@ -36,6 +36,8 @@ class RequestTrack:
         self.in_flight -= growth
         self.total += len(report.token_ids)
         match report.status:
+            case RowStatus.RUNNING | RowStatus.IDLE:
+                return None
             case RowStatus.STOP_ID:
                 return "eos"
             case RowStatus.FULL:
@@ -43,8 +45,6 @@ class RequestTrack:
                 return "length" if generated >= self.request.max_new_tokens else "context"
             case RowStatus.NON_FINITE:
                 return "error"
-            case RowStatus.RUNNING | RowStatus.IDLE:
-                return None
 
     def hidden_rows(self, hidden: Tensor | None, emitted: int, prefilled: bool) -> Tensor | None:
         """The states this request wants, of those that the batch was given for it."""

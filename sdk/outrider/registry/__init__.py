@@ -6,6 +6,7 @@ from outrider.registry.loading import describe, load_draft, load_target, target_
 from outrider.registry.parts import (
     ATTENTION,
     CONSTRAINTS,
+    DRAFTERS,
     DRAFTS,
     INSTALLED,
     PAIRS,
@@ -28,6 +29,7 @@ from outrider.registry.parts import (
 __all__ = [
     "ATTENTION",
     "CONSTRAINTS",
+    "DRAFTERS",
     "DRAFTS",
     "INSTALLED",
     "PAIRS",

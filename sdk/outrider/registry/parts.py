@@ -1,7 +1,7 @@
 """Finds implementations of the seams: those that installed packages declare, and those registered in code.
 
-A package declares an implementation as an entry point of a group (`TARGETS`, `DRAFTS`, `VERIFIERS`, `ATTENTION`,
-`RUNNERS`, `CONSTRAINTS`, `PAIRS`), for instance::
+A package declares an implementation as an entry point of a group (`TARGETS`, `DRAFTS`, `DRAFTERS`, `VERIFIERS`,
+`ATTENTION`, `RUNNERS`, `CONSTRAINTS`, `PAIRS`), for instance::
 
     [project.entry-points."outrider.targets"]
     mymodel = "my_package.loader:MyModelLoader"
@@ -26,6 +26,7 @@ from outrider.interfaces import (
     ConstraintLoader,
     DraftLoader,
     GraphRunner,
+    ModelFreeDrafter,
     ModelPair,
     TargetLoader,
     VerifierChoice,
@@ -34,6 +35,7 @@ from outrider.interfaces import (
 __all__ = [
     "ATTENTION",
     "CONSTRAINTS",
+    "DRAFTERS",
     "DRAFTS",
     "INSTALLED",
     "PAIRS",
@@ -72,6 +74,7 @@ class Group(Generic[F]):
 
 TARGETS: Group[Callable[[], TargetLoader]] = Group("outrider.targets", "target loader")
 DRAFTS: Group[Callable[[], DraftLoader]] = Group("outrider.drafts", "draft loader")
+DRAFTERS: Group[Callable[[], ModelFreeDrafter]] = Group("outrider.drafters", "drafter")
 ATTENTION: Group[Callable[[], AttnBackend]] = Group("outrider.attention", "attention backend")
 RUNNERS: Group[Callable[[RunnerOptions], GraphRunner]] = Group("outrider.runners", "runner", "with `RunnerOptions`")
 PAIRS: Group[Callable[[], ModelPair]] = Group("outrider.pairs", "model pair")

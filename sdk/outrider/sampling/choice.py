@@ -12,7 +12,7 @@ from attrs import frozen
 from torch import Tensor
 
 from outrider.sampling.filters import greedy_rows
-from outrider.sampling.noise import gumbel_noise
+from outrider.sampling.noise import add_gumbel, gumbel_noise, is_fused
 from outrider.sampling.paths import NodePaths
 from outrider.sampling.warp import warp_logits
 from outrider.types import Proposal
@@ -61,7 +61,7 @@ def _best(logits: Tensor) -> Choice:
 
 
 def perturb(scores: Tensor, state: DecodeState, paths: NodePaths, target_ids: Tensor | None = None) -> Tensor:
-    """``scores [B, M, V]`` plus the target's own noise; their argmax is the seeded choice, their order its runners-up.
+    """``scores [B, M, V]`` float32 plus the target's own noise; their argmax is the seeded choice, their order its runners-up.
 
     Greedy rows get no noise. A drafter that perturbs its warped logits so agrees with the target most often: noise is
     keyed by absolute index and *target* id, ``target_ids [V]`` int64 naming those of a reduced draft vocabulary.
@@ -70,9 +70,9 @@ def perturb(scores: Tensor, state: DecodeState, paths: NodePaths, target_ids: Te
     if not state.sampling.features.sampled:
         return scores
     batch, nodes, width = scores.shape
-    if nodes <= paths.num_levels:
-        index_BM = paths.indices(state)
-        return scores + row_noise(state, index_BM, width, target_ids)
+    if nodes <= paths.num_levels or is_fused(scores.device):
+        index_BM, greedy = paths.indices(state), greedy_rows(state.sampling)
+        return add_gumbel(scores, state.sampling.seeds, index_BM, target_ids=target_ids, greedy=greedy)
     # Nodes of one depth share their noise: hash once for each level, then hand it out.
     levels = torch.arange(paths.num_levels, device=scores.device)
     noise_BLV = row_noise(state, state.lengths[:, None] + levels + 1, width, target_ids)

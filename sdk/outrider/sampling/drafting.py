@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outrider.sampling.choice import perturb
 from outrider.sampling.filters import greedy_rows, keep_best_
-from outrider.sampling.noise import NoiseStream, gumbel_noise
+from outrider.sampling.noise import NoiseStream, add_gumbel
 from outrider.sampling.paths import NodePaths
 from outrider.sampling.warp import warp_logits
 from outrider.types import DraftVocab
@@ -70,15 +70,15 @@ def draw_children(warped: Tensor, state: DecodeState, vocab: DraftVocab, *, leve
     Source: Gumbel top-k, Kool et al. 2019 (arXiv 1903.06059).
     """
     greedy = greedy_rows(state.sampling)
-    noise_BD = gumbel_noise(
+    keys = add_gumbel(
+        warped,
         state.sampling.seeds,
-        state.lengths,
-        warped.shape[-1],
+        state.lengths[:, None],
         stream=NoiseStream.DRAFT,
         step=level,
         target_ids=vocab.target_ids,
+        greedy=greedy,
     )
-    keys = warped + noise_BD.masked_fill_(greedy[:, None], 0.0)[:, None]
     draft_ids = keys.topk(count, dim=-1).indices
     probs = keep_best_(warped.clone(), greedy).softmax(dim=-1)
     return DrawnChildren(draft_ids, vocab.to_target(draft_ids), vocab.scatter(probs, 0.0))

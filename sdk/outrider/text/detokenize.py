@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from outrider.interfaces import TextCodec
@@ -25,17 +24,21 @@ _MAX_TOKENS = 32
 _KEEP_TOKENS = range(16, 20)
 """Lengths tried for the shorter window; of 4 beginnings one after the other, one is the beginning of a character."""
 
+_MAX_TOGETHER = 16
+"""Tokens that join the window at once, at most; more than a round usually brings."""
+
 
 class IncrementalDetokenizer:
     """Turns the generated tokens of one request into text, piece by piece.
 
     The pieces of all `push` calls and of `flush`, joined, equal ``codec.decode`` of all tokens. A piece never holds
-    half a character: up to 3 trailing U+FFFD, which more bytes could still turn into a character, are held back.
+    half a character: up to 3 trailing U+FFFD, which more bytes could still turn into a character, are held back. A push
+    of several tokens gives what pushes of one token each give, mostly for one decode.
 
     That needs a codec whose text only grows, apart from trailing U+FFFD, when tokens are appended. Byte-level codecs
     and codecs that strip leading space are such. A byte-fallback codec makes U+FFFD of a whole run of byte tokens while
     its last character is unfinished: nothing is returned meanwhile, and the run comes out right. Only if the run turns
-    out not to be UTF-8 does it differ: the characters of it that were returned stay.
+    out not to be UTF-8 does it differ: the characters of it that were returned stay, and it begins where the window does.
 
     Only a window of recent tokens is decoded, some 32 of them. It is moved forward only when its text is seen to be
     the end of the longer one's and its first 3 characters have been returned, so neither a character cut in two at its
@@ -46,17 +49,18 @@ class IncrementalDetokenizer:
 
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
-        self._window: list[int] = []
+        self._window: list[int] = []  # never changed in place
         self._text: str = ""  # of the window
         self._shown: str = ""  # what of it has been returned
         self._num_doubtful = 0  # tokens since the codec took back some of that
-        self._num_chars: int = 0
-        self._ends: list[int] = []
+        self._num_tokens = 0
+        self._num_chars = 0
+        self._before_push = self._state()
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens pushed so far."""
-        return len(self._ends)
+        return self._num_tokens
 
     @property
     def num_chars(self) -> int:
@@ -70,44 +74,60 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that becomes final with ``token_ids``; empty while a character is unfinished."""
-        return "".join([self._push_one(token_id) for token_id in token_ids])
+        self._before_push = self._state()
+        text, place = "", 0
+        while place < len(token_ids):
+            # The window moves at the same tokens as when they come one by one.
+            room = _MAX_TOKENS + 1 - len(self._window)
+            end = place + max(min(room, _MAX_TOGETHER), 1)
+            text += self._push(token_ids[place:end])
+            place = end
+        return text
+
+    def undo(self) -> None:
+        """Back to before the last `push`: its tokens were not pushed, and what it returned does not count."""
+        window, text, shown, num_doubtful, num_tokens, num_chars = self._before_push
+        self._window, self._text, self._shown, self._num_doubtful = window, text, shown, num_doubtful
+        self._num_tokens, self._num_chars = num_tokens, num_chars
 
     def flush(self) -> str:
-        """The text still held back, now that no token follows; it counts as the last token's."""
+        """The text still held back, now that no token follows."""
         rest = self.pending
         self._shown = self._text
         self._num_chars += len(rest)
-        if self._ends:
-            self._ends[-1] = self._num_chars
         return rest
 
-    def tokens_covering(self, num_chars: int) -> int:
-        """The fewest leading tokens whose final text has at least ``num_chars`` characters.
+    def _state(self) -> tuple[list[int], str, str, int, int, int]:
+        return self._window, self._text, self._shown, self._num_doubtful, self._num_tokens, self._num_chars
 
-        A character belongs to the token with which it became final: the one that holds its last byte, or for a
-        U+FFFD that was held back the token that settled it. More characters than are final give all tokens.
-        """
-        if num_chars <= 0:
-            return 0
-        return min(bisect_left(self._ends, num_chars) + 1, len(self._ends))
-
-    def chars_of(self, num_tokens: int) -> int:
-        """Number of characters of final text after the first ``num_tokens`` tokens."""
-        return self._ends[num_tokens - 1] if num_tokens > 0 else 0
-
-    def _push_one(self, token_id: int) -> str:
-        text = self._codec.decode([*self._window, token_id])
-        piece = ""
-        # A token without text anywhere (a special token) is left out: it would only make the window longer.
-        if text != self._text or self._codec.decode([token_id, token_id]) != "":
-            self._window.append(token_id)
-            self._text = text
-            if self._is_settled():
-                piece = self._show()
-                if len(self._window) > _MAX_TOKENS:
-                    self._shorten()
-        self._ends.append(self._num_chars)
+    def _push(self, token_ids: Sequence[int]) -> str:
+        window = [*self._window, *token_ids]
+        text = self._codec.decode(window)
+        # Tokens without text anywhere (special tokens) are left out: they would only make the window longer.
+        if text == self._text and self._codec.decode([*token_ids, *token_ids]) == "":
+            self._num_tokens += len(token_ids)
+            return ""
+        if len(token_ids) > 1 and not self._hides_nothing(text):
+            return "".join([self._push((token_id,)) for token_id in token_ids])
+        self._num_tokens += len(token_ids)
+        self._window, self._text = window, text
+        if not self._is_settled():
+            return ""
+        piece = self._show()
+        if len(window) > _MAX_TOKENS:
+            self._shorten()
         return piece
+
+    def _hides_nothing(self, text: str) -> bool:
+        """Whether the same would be returned if the tokens that made the window's text ``text`` came one by one.
+
+        A run of bytes that is U+FFFD as a whole may have been characters before its last token. One U+FFFD alone at
+        either end is no such run: it is a single byte, or the codec makes U+FFFD of the last character only.
+        """
+        num_shown = len(self._shown)
+        if self._num_doubtful or len(self._text) - num_shown > 1:
+            return False
+        return text.find(_REPLACEMENT, num_shown) in (-1, len(text) - 1) and text.startswith(self._shown)
 
     def _is_settled(self) -> bool:
         """Whether the window's text goes on from what was returned; after some tokens of doubt it is taken to."""
@@ -138,4 +158,6 @@ class IncrementalDetokenizer:
 
 
 def _num_held(text: str) -> int:
+    if not text.endswith(_REPLACEMENT):
+        return 0
     return min(len(text) - len(text.rstrip(_REPLACEMENT)), _MAX_HELD)

@@ -89,13 +89,15 @@ class StopMatcher:
     def __init__(self, rules: StopRules, codec: TextCodec) -> None:
         self._rules = rules
         self._detokenizer = IncrementalDetokenizer(codec)
-        self._max_prefix = max((len(string) - 1 for string in rules.strings), default=0)
         self._max_sequence = max((len(sequence) for sequence in rules.sequences), default=0)
+        self._sequence_ids = frozenset(token_id for sequence in rules.sequences for token_id in sequence)
         self._buffer = ""  # the end of the final text, in which every possible stop string lies
         self._buffer_start = 0  # the place of its first character in the final text
         self._num_shown = 0  # how many of its characters have been returned
-        self._recent: list[int] = []  # the last ids, as many as the longest stop sequence has
-        self._pending_at: list[str] = [""]  # text held back by the detokenizer before each of them, and now
+        # The last ids that are in some stop sequence, as many as the longest has, and before each of them the length of
+        # the final text and the text held back by the detokenizer.
+        self._recent: list[int] = []
+        self._text_before: list[tuple[int, str]] = []
         self._ended = False
 
     @property
@@ -110,16 +112,19 @@ class StopMatcher:
             ClosedError: the request has ended already, by a stop or by `finish`.
         """
         self._require_open("fed tokens")
-        pieces: list[str] = []
+        outcome = self._feed_together(token_ids) if len(token_ids) > 1 else None
+        if outcome is not None:
+            return outcome
+        text = ""
         for index, token_id in enumerate(token_ids):
             self._push(token_id)
             ending = self._match_string() or self._match_sequence()
             if ending is not None:
                 self._ended = True
-                text, stop = ending
-                return StopOutcome(index + 1, "".join(pieces) + text, stop)
-            pieces.append(self._release())
-        return StopOutcome(len(token_ids), "".join(pieces))
+                rest, stop = ending
+                return StopOutcome(index + 1, text + rest, stop)
+            text += self._release()
+        return StopOutcome(len(token_ids), text)
 
     def finish(self) -> StopOutcome:
         """The rest of the text of a request that ends for another reason (``kept`` is 0: nothing was fed).
@@ -140,13 +145,32 @@ class StopMatcher:
         if self._ended:
             raise ClosedError(f"stop matcher: {action} after its request had ended; make a new one for each request")
 
+    def _feed_together(self, token_ids: Sequence[int]) -> StopOutcome | None:
+        """The outcome if these tokens neither end the request nor touch a stop sequence; else ``None``, nothing is fed."""
+        if not self._sequence_ids.isdisjoint(token_ids):
+            return None
+        buffer = self._buffer
+        self._buffer += self._detokenizer.push(token_ids)
+        if self._match_string() is not None:
+            self._buffer = buffer
+            self._detokenizer.undo()
+            return None
+        self._forget_sequences()
+        return StopOutcome(len(token_ids), self._release())
+
     def _push(self, token_id: int) -> None:
+        if token_id in self._sequence_ids:
+            self._recent.append(token_id)
+            self._text_before.append((self._detokenizer.num_chars, self._detokenizer.pending))
+            if len(self._recent) > self._max_sequence:
+                del self._recent[0], self._text_before[0]
+        else:
+            self._forget_sequences()
         self._buffer += self._detokenizer.push((token_id,))
-        self._recent.append(token_id)
-        self._pending_at.append(self._detokenizer.pending)
-        if len(self._recent) > self._max_sequence:
-            self._recent.pop(0)
-            self._pending_at.pop(0)
+
+    def _forget_sequences(self) -> None:
+        self._recent.clear()
+        self._text_before.clear()
 
     def _match_string(self) -> tuple[str, str] | None:
         """Text up to the stop string that ends first, and the string."""
@@ -162,14 +186,16 @@ class StopMatcher:
 
     def _match_sequence(self) -> tuple[str, tuple[int, ...]] | None:
         """Text up to the longest stop sequence that ends here, and the sequence."""
+        if not self._recent:
+            return None
         found = [sequence for sequence in self._rules.sequences if self._ends_with(sequence, len(sequence))]
         if not found:
             return None
         sequence = max(found, key=len)
         if self._rules.include_stop_in_text:
             return self._buffer[self._num_shown :] + self._detokenizer.flush(), sequence
-        text = self._buffer[: self._chars_before(len(sequence))] + self._pending_at[-1 - len(sequence)]
-        return text, sequence
+        num_chars, pending = self._text_before[-len(sequence)]
+        return self._buffer[: num_chars - self._buffer_start] + pending, sequence
 
     def _release(self) -> str:
         """The text that may be shown now; forgets what no stop string can begin in."""
@@ -177,7 +203,9 @@ class StopMatcher:
         if self._rules.include_stop_in_text:
             released, num_shown = self._buffer[self._num_shown :], len(self._buffer)
         else:
-            num_settled = min(num_settled, self._chars_before(self._held_by_sequences()))
+            num_held_tokens = self._held_by_sequences()
+            if num_held_tokens:
+                num_settled = min(num_settled, self._text_before[-num_held_tokens][0] - self._buffer_start)
             released, num_shown = self._buffer[:num_settled], num_settled
         self._buffer = self._buffer[num_settled:]
         self._buffer_start += num_settled
@@ -186,23 +214,22 @@ class StopMatcher:
 
     def _held_by_strings(self) -> int:
         """Length of the longest end of the buffer that begins a stop string."""
-        longest = min(len(self._buffer), self._max_prefix)
-        strings = self._rules.strings
-        return next(
-            (n for n in range(longest, 0, -1) if any(n < len(s) and s.startswith(self._buffer[-n:]) for s in strings)),
-            0,
-        )
+        buffer, longest = self._buffer, 0
+        for string in self._rules.strings:
+            begin = buffer.find(string[0], max(len(buffer) - len(string) + 1, 0))
+            while begin >= 0 and not string.startswith(buffer[begin:]):
+                begin = buffer.find(string[0], begin + 1)
+            if begin >= 0:
+                longest = max(longest, len(buffer) - begin)
+        return longest
 
     def _held_by_sequences(self) -> int:
         """Number of last tokens that begin a stop sequence, the most there are."""
+        if not self._recent:
+            return 0
         begun = (n for ids in self._rules.sequences for n in range(1, len(ids)) if self._ends_with(ids, n))
         return max(begun, default=0)
 
     def _ends_with(self, sequence: tuple[int, ...], length: int) -> bool:
         """Whether the generated ids end in the first ``length`` ids of ``sequence``."""
         return len(self._recent) >= length and tuple(self._recent[-length:]) == sequence[:length]
-
-    def _chars_before(self, num_last_tokens: int) -> int:
-        """How much of the buffer was final before the last ``num_last_tokens`` tokens."""
-        place = self._detokenizer.chars_of(self._detokenizer.num_tokens - num_last_tokens)
-        return place - self._buffer_start

@@ -6,7 +6,8 @@ from outrider.types.attention import AttnBatch, AttnCapabilities, AttnShape, Cap
 from outrider.types.capture import CaptureSummary, CaptureTotals, Unserved, totals_by_kind
 from outrider.types.counts import RequestCount, RequestId, RowIndex, TokenCount
 from outrider.types.draft import DraftSpec, MediaView, PositionView, RecurrentState, RowAlignment, WeightSource
-from outrider.types.model import AttentionSpec, ModelSpec, PositionScheme, RopeKind, RopeSpec
+from outrider.types.model import AttentionSpec, LogitScaling, ModelSpec, PositionScheme, RopeKind, RopeSpec
+from outrider.types.outcome import RoundOutcome
 from outrider.types.outputs import CaptureHiddenMode, OutputWants, StepResult, TokenLogprobs
 from outrider.types.overrides import DraftOverrides
 from outrider.types.proposal import Acceptance, DraftDistribution, Proposal, TreeShape
@@ -58,6 +59,7 @@ __all__ = [
     "FinishReason",
     "GraphSizes",
     "HiddenTap",
+    "LogitScaling",
     "MediaView",
     "ModelSpec",
     "OutputWants",
@@ -75,6 +77,7 @@ __all__ = [
     "Role",
     "RopeKind",
     "RopeSpec",
+    "RoundOutcome",
     "RoundShape",
     "RowAlignment",
     "RowIndex",

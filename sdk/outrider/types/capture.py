@@ -53,7 +53,7 @@ class CaptureSummary:
 
     @property
     def by_kind(self) -> Mapping[str, CaptureTotals]:
-        """The graphs by kind: ``round``, ``phase`` or ``breakable``."""
+        """The graphs by kind: ``round``, ``phase``, ``breakable`` or ``media``."""
         return totals_by_kind(self.captured)
 
 

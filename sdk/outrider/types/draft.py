@@ -16,7 +16,10 @@ __all__ = ["DraftSpec", "MediaView", "PositionView", "RecurrentState", "RowAlign
 
 
 class WeightSource(Enum):
-    """Where a draft's embedding or head comes from."""
+    """Where a draft's embedding or head comes from.
+
+    One of the target's is used as the target uses it: times `ModelSpec.embedding_scale`, under `ModelSpec.logit_scaling`.
+    """
 
     OWN = "own"
     TARGET = "target"

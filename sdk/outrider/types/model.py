@@ -8,7 +8,7 @@ import torch
 from attrs import field, frozen
 from torch import Tensor
 
-__all__ = ["AttentionSpec", "ModelSpec", "PositionScheme", "RopeKind", "RopeSpec"]
+__all__ = ["AttentionSpec", "LogitScaling", "ModelSpec", "PositionScheme", "RopeKind", "RopeSpec"]
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 
@@ -66,8 +66,28 @@ class PositionScheme:
 
 
 @frozen
+class LogitScaling:
+    """What becomes of a head's products x = h Wᵀ: logits s·x, or c·tanh(s·x / c) under a soft cap c."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def apply(self, products: Tensor) -> Tensor:
+        """Logits of ``products [R, V]``: of their dtype, and they themselves where there is nothing to do.
+
+        Device only, safe in a capture; never changes ``products``.
+        """
+        scaled = products if self.scale == 1.0 else products * self.scale
+        return scaled if self.cap is None else (scaled / self.cap).tanh() * self.cap
+
+
+@frozen
 class ModelSpec:
-    """A model as the loop sees it: sizes, per-layer attention, positions, dtype and device."""
+    """A model as the loop sees it: sizes, per-layer attention, positions, dtype and device.
+
+    ``embedding_scale`` and ``logit_scaling`` say what ``embed`` and ``logits`` make of the embedding and the head, so that a
+    draft that shares those can do the same.
+    """
 
     name: str
     hidden_size: int
@@ -78,6 +98,8 @@ class ModelSpec:
     device: torch.device
     positions: PositionScheme = PositionScheme()
     rope: RopeSpec | None = None
+    embedding_scale: float = 1.0
+    logit_scaling: LogitScaling = LogitScaling()
 
     @property
     def num_layers(self) -> int:

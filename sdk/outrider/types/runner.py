@@ -8,6 +8,7 @@ from enum import Enum
 import torch
 from attrs import field, frozen
 
+from outrider.errors import GraphError, Problems
 from outrider.types.attention import AttnBatch, AttnShape
 from outrider.types.counts import RequestCount, TokenCount, counted
 from outrider.types.outputs import CaptureHiddenMode, OutputWants
@@ -31,8 +32,9 @@ __all__ = [
 
 
 class Phase(Enum):
-    """What part of the loop a body computes."""
+    """What part of the loop a body computes; media are encoded before it begins."""
 
+    MEDIA_ENCODE = "media encode"
     TARGET_PREFILL = "target prefill"
     TARGET_VERIFY = "target verify"
     TARGET_DECODE = "target decode"
@@ -70,7 +72,11 @@ class PhaseShape:
     """How large one call of a body is, as far as the host knows: tokens and requests are different counts.
 
     ``attention`` is `AttnBatch.shape`: ``None`` for ragged batches and prompts. ``hidden``: whether the outputs of every
-    token are wanted (FULL) or one row per request (LAST).
+    token are wanted (FULL) or one row per request (LAST). Where media are encoded, ``requests`` counts these, and there are
+    no tokens.
+
+    Raises:
+        GraphError: the counts are none of a call: negative, tokens of no request, or not requests × queries; all at once.
     """
 
     tokens: TokenCount
@@ -78,12 +84,42 @@ class PhaseShape:
     attention: AttnShape | None = None
     hidden: CaptureHiddenMode = CaptureHiddenMode.FULL
 
+    def __attrs_post_init__(self) -> None:
+        counts = [("tokens", self.tokens), ("requests", self.requests)]
+        expected: int = self.tokens
+        if self.attention is not None:
+            shape = self.attention
+            counts += [("queries", shape.queries), ("positions", shape.max_length), ("pages", shape.pages)]
+            counts.append(("tail slots", shape.tail or 0))
+            expected = self.requests * shape.queries
+        if self.tokens == expected and (self.requests or not self.tokens) and min(count for _, count in counts) >= 0:
+            return
+        with Problems("no call has such a shape", GraphError) as problems:
+            for unit, count in counts:
+                if count < 0:
+                    problems.add(f"{count} {unit}; give 0 or more")
+            if self.attention is not None and self.tokens != expected:
+                problems.add(
+                    f"{counted(self.tokens, 'token')} of {counted(self.requests, 'request')} with "
+                    f"{counted(self.attention.queries, 'query', 'queries')} each; give {expected} tokens (requests × "
+                    "queries), or no attention where queries differ"
+                )
+            if self.tokens and not self.requests:
+                problems.add(f"{counted(self.tokens, 'token')} of 0 requests; every token is some request's")
+
     @classmethod
     def of(cls, batch: AttnBatch, hidden: CaptureHiddenMode = CaptureHiddenMode.FULL) -> PhaseShape:
         """The shape of a call whose rows attend as ``batch`` says."""
         return cls(batch.num_tokens, batch.num_requests, batch.shape, hidden)
 
+    @classmethod
+    def of_media(cls, items: int) -> PhaseShape:
+        """The shape of a call that encodes ``items`` media at once."""
+        return cls(TokenCount(0), RequestCount(items))
+
     def __str__(self) -> str:
+        if not self.tokens:
+            return counted(self.requests, "item")
         tokens, requests = counted(self.tokens, "token"), counted(self.requests, "request")
         if self.attention is None:
             return f"{tokens}, {requests}"
@@ -125,6 +161,7 @@ class RefusalReason(Enum):
     MEMORY = "out of memory during capture"
     HIDDEN_MODE = "more hidden states asked than were captured"
     ROLE = "the worker's role has no such graphs"
+    HOST_CODE = "host code runs in the round"
     CLOSED = "the runner is closed"
 
 
@@ -146,8 +183,9 @@ class Role(Enum):
 class GraphSizes:
     """At which sizes a runner captures: rounds and their phases at counts of ``requests``, prompts at counts of ``tokens``.
 
-    Empty where it captures none. ``tokens_left_out`` and ``requests_left_out``: what it would capture, were it not for its
-    ``role``.
+    Empty where it captures none. ``media``: whether it captures bodies of media, at the counts that they name.
+    ``tokens_left_out``, ``requests_left_out`` and ``media_left_out``: what it would capture, were it not for its ``role``.
+    ``rounds``: whether whole rounds are captured, and not only the phases in them.
     """
 
     tokens: tuple[TokenCount, ...] = ()
@@ -155,6 +193,9 @@ class GraphSizes:
     role: Role = Role.BOTH
     tokens_left_out: tuple[TokenCount, ...] = ()
     requests_left_out: tuple[RequestCount, ...] = ()
+    media: bool = False
+    media_left_out: bool = False
+    rounds: bool = False
 
 
 @frozen
@@ -169,7 +210,7 @@ class Admitted:
 class Refused:
     """The runner does not serve the call; it goes one step down, and the refusal is counted.
 
-    ``by``: what refused, where a runner has several kinds of graphs ("round", "phase", "breakable").
+    ``by``: what refused, where a runner has several kinds of graphs ("round", "phase", "breakable", "media").
     """
 
     reason: RefusalReason

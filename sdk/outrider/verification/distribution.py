@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outrider.sampling.filters import greedy_rows, keep_best_
-from outrider.sampling.noise import NoiseStream, gumbel_noise
+from outrider.sampling.noise import NoiseStream, add_gumbel
 from outrider.sampling.paths import NodePaths
 from outrider.sampling.warp import WarpedLogits, warp_logits
 from outrider.types import Proposal
@@ -39,5 +39,6 @@ def draw_rest(rest_BV: Tensor, whole_BV: Tensor, state: DecodeState) -> Tensor:
     """
     empty_B1 = rest_BV.amax(dim=-1, keepdim=True) == -math.inf
     scores_BV = torch.where(empty_B1, whole_BV, rest_BV)
-    noise_BV = gumbel_noise(state.sampling.seeds, state.lengths, scores_BV.shape[1], stream=NoiseStream.RESIDUAL)
-    return (scores_BV + noise_BV).argmax(dim=-1)
+    index_B1 = state.lengths[:, None]
+    noisy_B1V = add_gumbel(scores_BV[:, None], state.sampling.seeds, index_B1, stream=NoiseStream.RESIDUAL)
+    return noisy_B1V.argmax(dim=-1).squeeze(1)

@@ -72,12 +72,11 @@ def _follow_chain(proposal: Proposal, choice_BM: Tensor, finite_BM: Tensor) -> A
     """The same for a chain: the path is the proposal itself, so only its accepted length is to be found."""
     drafted = proposal.shape.num_tokens
     if drafted == 0:
-        counts = torch.zeros_like(proposal.draft_lens)
-    else:
-        # A token on which the target disagrees leaves as many as stand before it: the depth of its parent.
-        agrees_BN = choice_BM[:, :-1] == proposal.tokens
-        counts = torch.where(agrees_BN, proposal.draft_lens[:, None], proposal.depths[:, :-1]).amin(dim=1)
-        counts.clamp_(max=drafted)
+        return Acceptance(proposal.depths, proposal.depths[:, 0], choice_BM, finite_BM[:, 0])
+    # A token on which the target disagrees leaves as many as stand before it: the depth of its parent.
+    agrees_BN = choice_BM[:, :-1] == proposal.tokens
+    counts = torch.where(agrees_BN, proposal.draft_lens[:, None], proposal.depths[:, :-1]).amin(dim=1)
+    counts.clamp_(max=drafted)
     finite = _finite_on_path(finite_BM, proposal, counts)
     return Acceptance(path=proposal.depths, counts=counts, tokens=choice_BM, finite=finite)
 

@@ -1,4 +1,4 @@
-"""Targets to bind drafts to: sizes and shared weights, nothing that runs."""
+"""Targets to bind drafts to: sizes, embedding and head, no layers that run."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.adapters.eagle.checkpoints import HIDDEN, TARGET_LAYERS, VOCAB, rando
 CPU = torch.device("cpu")
 
 
-class SpecOnlyStack(LayerStackProvider):
-    """A stack that is asked for its sizes only."""
+class EndsOnlyStack(LayerStackProvider):
+    """A stack that is asked for its sizes, embeddings and logits only, scaled as its spec says."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: ModelSpec, weights: SharedWeights) -> None:
+        self._spec, self._weights = spec, weights
 
     @property
     def spec(self) -> ModelSpec:
         return self._spec
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        raise AssertionError("binding must not run the target")
+        return self._weights.embedding.index_select(0, token_ids) * self._spec.embedding_scale
 
     def run_layers(self, hidden: Tensor, inputs: StackInputs) -> StackOutput:
-        raise AssertionError("binding must not run the target")
+        raise AssertionError("binding must not run the target's layers")
 
     def logits(self, hidden: Tensor) -> Tensor:
-        raise AssertionError("binding must not run the target")
+        return self._spec.logit_scaling.apply(hidden @ self._weights.head.T)
 
 
 @frozen(eq=False)
@@ -64,4 +64,4 @@ def make_target(
         random_tensor("target embedding", vocab, hidden).to(dtype),
         random_tensor("target head", vocab, hidden).to(dtype),
     )
-    return Target(SpecOnlyStack(spec), weights if shares else None)
+    return Target(EndsOnlyStack(spec, weights), weights if shares else None)

@@ -8,9 +8,9 @@ from attrs import evolve, frozen
 from torch import Tensor
 
 from outrider.checkpoint import Checkpoint, load_hot_tokens
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, DrafterParts, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.choosing import ProposalMode
-from outrider.interfaces import BoundDraft, Drafter, LoadOptions, ModelPair, Target
+from outrider.interfaces import BoundDraft, Drafter, DrafterBuilder, DrafterParts, LoadOptions, ModelPair, Target
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.types import (
     AttentionSpec,

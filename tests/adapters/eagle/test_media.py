@@ -11,11 +11,11 @@ from attrs import evolve
 
 from outrider.checkpoint import Checkpoint
 from outrider.conformance import check_draft
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, TreeBuilder
 from outrider.errors import CheckpointError, InputError
 from outrider.generation.model import Prompt, SpeculativeModel
 from outrider.graphs import Steps
-from outrider.interfaces import BoundDraft, GraphRunner, LoadOptions, Target
+from outrider.interfaces import BoundDraft, DrafterBuilder, GraphRunner, LoadOptions, Target
 from outrider.loop.build import EngineOptions
 from outrider.types import DraftSpec, MediaView, PositionScheme, PositionView
 from outrider.types.request import Request
@@ -34,7 +34,7 @@ from tests.adapters.eagle.checkpoints import (
     specforge_eagle3,
     speculators_eagle3,
 )
-from tests.adapters.eagle.targets import CPU, SpecOnlyStack, make_target
+from tests.adapters.eagle.targets import CPU, EndsOnlyStack, make_target
 from tests.adapters.media.models import VOCAB_SIZE, HubModel, llava, load, media_of, prompt, qwen, words
 from tests.adapters.media.pictures import png
 from tests.support.engines import drive, engine_of
@@ -49,7 +49,10 @@ WIDE_TARGET: dict[str, object] = {"target_hidden_size": 2 * HIDDEN}
 def target_of(axes: int = 1, hidden: int = HIDDEN, media: bool = True) -> Target:
     made = make_target(hidden=hidden)
     spec = evolve(made.stack.spec, positions=PositionScheme(3 if axes == 3 else 1))
-    return evolve(made, stack=SpecOnlyStack(spec), media=ToyMedia(ToyStack(), 46, None) if media else None)
+    assert made.weights is not None
+    return evolve(
+        made, stack=EndsOnlyStack(spec, made.weights), media=ToyMedia(ToyStack(), 46, None) if media else None
+    )
 
 
 def bound(sample: Sample, directory: Path, target: Target) -> DraftSpec:

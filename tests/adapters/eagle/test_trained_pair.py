@@ -22,7 +22,7 @@ from outrider.interfaces import BoundDraft, LoadOptions, ModelPair, Target
 from outrider.types import AttentionSpec, DraftOverrides, HiddenTap, ModelSpec, StackInputs, TapConvention
 from outrider_adapters.eagle import Eagle3Loader, EagleLoader
 from tests.adapters.eagle.reference import ReferenceAttention
-from tests.adapters.eagle.targets import CPU, SpecOnlyStack, TwoTensors
+from tests.adapters.eagle.targets import CPU, EndsOnlyStack, TwoTensors
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
 OPTIONS = LoadOptions(CPU, torch.float32)
@@ -64,7 +64,8 @@ class CachelessTarget:
         weight = self._model.get_input_embeddings().weight.detach()
         attention = AttentionSpec(4, 2, 64, 64**-0.5)
         spec = ModelSpec("tiny-llama", 256, 4096, (attention,) * NUM_LAYERS, 2048, torch.float32, CPU)
-        self.target = Target(SpecOnlyStack(spec), TwoTensors(weight, weight))
+        weights = TwoTensors(weight, weight)
+        self.target = Target(EndsOnlyStack(spec, weights), weights)
 
     def run(self, tokens: Sequence[int], taps: Sequence[HiddenTap]) -> tuple[Tensor, list[int]]:
         """Features of the taps ``[T, A·H]``, and the target's choice after every token."""

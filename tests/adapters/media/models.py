@@ -20,11 +20,12 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from outrider.checkpoint import Checkpoint
-from outrider.interfaces import LoadOptions, MultimodalProvider, Target, TargetLoader
+from outrider.interfaces import LoadOptions, MultimodalProvider, Target, TargetLoader, VideoFrames
 from outrider.types import StackInputs
 from outrider_adapters.llava import LlavaLoader
 from outrider_adapters.qwen_vl import QwenVlLoader
 from tests.adapters.llama.reference import ReferenceAttend, edit_config
+from tests.adapters.media.clips import MAX_PIXELS, MIN_PIXELS, video_inputs
 from tests.adapters.media.pictures import png
 
 CPU = torch.device("cpu")
@@ -36,7 +37,9 @@ LLAVA_CHAT = (
     "{% for part in m.content %}{% if part.type == 'image' %}<image> {% else %}{{ part.text }} {% endif %}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}assistant :{% endif %}"
 )
-QWEN_CHAT = LLAVA_CHAT.replace("<image>", "<|vision_start|> <|image_pad|> <|vision_end|>")
+QWEN_CHAT = LLAVA_CHAT.replace("<image>", "<|vision_start|> <|image_pad|> <|vision_end|>").replace(
+    "{% else %}", "{% elif part.type == 'video' %}<|vision_start|> <|video_pad|> <|vision_end|> {% else %}"
+)
 
 _TEXT: dict[str, object] = {
     "hidden_size": 32,
@@ -67,6 +70,7 @@ _QWEN_VISION: dict[str, object] = {
     "out_hidden_size": 32,
     "window_size": 56,
     "fullatt_block_indexes": [1],
+    "tokens_per_second": 2,
 }
 
 
@@ -138,21 +142,29 @@ class HubModel:
         self._model.save_pretrained(directory, max_shard_size="1GB")
         self._processor.save_pretrained(directory)
         write_tokenizer(directory)
+        if self._is_qwen:
+            size = {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS}
+            settings = {"video_processor_type": "Qwen2VLVideoProcessor", "size": size}
+            (directory / "video_preprocessor_config.json").write_text(json.dumps(settings))
         (directory / "chat_template.json").write_text(json.dumps({"chat_template": self._chat}))
         return directory
 
-    def inputs(self, token_ids: Sequence[int], media: Sequence[bytes]) -> dict[str, Tensor]:
-        """What the model is called with for one prompt whose images have all their tokens."""
+    def inputs(
+        self, token_ids: Sequence[int], media: Sequence[bytes], videos: Sequence[VideoFrames] = ()
+    ) -> dict[str, Tensor]:
+        """What the model is called with for one prompt whose media have all their tokens."""
         ids = torch.tensor([list(token_ids)])
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if media:
             images = [Image.open(BytesIO(data)).convert("RGB") for data in media]
             inputs |= dict(self._processor(images, return_tensors="pt"))
-            if self._is_qwen:
-                inputs["mm_token_type_ids"] = (ids == self.image_id).int()
+        if videos:
+            inputs |= video_inputs(videos)
+        if self._is_qwen and (media or videos):
+            inputs["mm_token_type_ids"] = (ids == self.image_id).int() + 2 * (ids == IDS["<|video_pad|>"]).int()
         return inputs
 
-    def run(self, token_ids: Sequence[int], media: Sequence[bytes]) -> HubOutput:
+    def run(self, token_ids: Sequence[int], media: Sequence[bytes], videos: Sequence[VideoFrames] = ()) -> HubOutput:
         """One pass over a prompt."""
         fed: list[dict[str, object]] = []
         decoder = self.module.get_submodule("model.language_model")
@@ -162,16 +174,18 @@ class HubModel:
 
         hook = decoder.register_forward_pre_hook(keep, with_kwargs=True)
         with torch.no_grad():
-            logits = self._model(**self.inputs(token_ids, media)).logits[0]
+            logits = self._model(**self.inputs(token_ids, media, videos)).logits[0]
         hook.remove()
         positions = cast("Tensor | None", fed[0]["position_ids"])
         return HubOutput(
             logits, cast("Tensor", fed[0]["inputs_embeds"])[0], None if positions is None else positions[-3:, 0]
         )
 
-    def generate(self, token_ids: Sequence[int], media: Sequence[bytes], count: int) -> list[int]:
+    def generate(
+        self, token_ids: Sequence[int], media: Sequence[bytes], count: int, videos: Sequence[VideoFrames] = ()
+    ) -> list[int]:
         """``count`` greedy tokens after a prompt, by transformers' own loop."""
-        inputs = self.inputs(token_ids, media)
+        inputs = self.inputs(token_ids, media, videos)
         with torch.no_grad():
             ids = self._model.generate(do_sample=False, max_new_tokens=count, **inputs)
         return [int(token) for token in ids[0, len(token_ids) :]]
@@ -208,10 +222,9 @@ def qwen(text: dict[str, object] | None = None, **settings: object) -> HubModel:
         text_config={**_TEXT, "rope_parameters": rope, **(text or {})},
         vision_config=_QWEN_VISION,
         image_token_id=IDS["<|image_pad|>"],
-        video_token_id=IDS["<|video_pad|>"],
         vision_start_token_id=IDS["<|vision_start|>"],
         vision_end_token_id=IDS["<|vision_end|>"],
-        **settings,
+        **{"video_token_id": IDS["<|video_pad|>"], **settings},
     )
 
 

@@ -10,9 +10,8 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from outrider.drafting.builders import DrafterBuilder
 from outrider.drafting.ngram import NgramBuilder
-from outrider.interfaces import PreparedPrompt, Target
+from outrider.interfaces import DrafterBuilder, PreparedPrompt, Target
 from outrider.loop.build import EngineOptions
 from outrider.types import StackInputs
 from outrider.types.request import Request

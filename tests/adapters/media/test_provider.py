@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outrider.checkpoint import Checkpoint
 from outrider.errors import CheckpointError, ContextLengthError, InputError
-from outrider.interfaces import Target
+from outrider.interfaces import GraphRunner, MediaBody, Target
 from outrider_adapters.media import Grid, ImageEncoder, ImagePromptProvider, MediaChat, Placement, PromptPositions
 from outrider_adapters.media import Placeholders as Ids
 from tests.adapters.media.models import IDS, HubModel, llava, load, media_of, prompt, qwen, words
@@ -32,7 +32,15 @@ class Counting(ImageEncoder):
             raise InputError(f"upright images ({height} above {width}) are refused")
         return Grid(1, width // 10)
 
-    def encode(self, images: Sequence[Image], grids: Sequence[Grid]) -> Tensor:
+    @property
+    def bodies(self) -> tuple[MediaBody, ...]:
+        return ()
+
+    @property
+    def videos(self) -> None:
+        return None
+
+    def encode(self, images: Sequence[Image], grids: Sequence[Grid], runner: GraphRunner | None) -> Tensor:
         self.encoded += len(images)
         return torch.ones(sum(grid.num_tokens for grid in grids), self._width)
 
@@ -52,7 +60,7 @@ def target(directory: Path) -> Target:
 
 def provider(directory: Path, target: Target, image: int = IDS["<image>"]) -> tuple[ImagePromptProvider, Counting]:
     encoder = Counting(target.stack.spec.hidden_size)
-    ids = Ids(image, (("video", IDS["<|video_pad|>"]),))
+    ids = Ids(image)
     return ImagePromptProvider(target.stack, encoder, ids, target.codec, MediaChat(Checkpoint(directory))), encoder
 
 
@@ -73,8 +81,8 @@ def test_rows_that_are_not_as_many_as_their_places_are_refused(directory: Path, 
     """One too many would otherwise be dropped without a word, and every later image be shifted."""
 
     class Miscounting(Counting):
-        def encode(self, images: Sequence[Image], grids: Sequence[Grid]) -> Tensor:
-            rows = super().encode(images, grids)
+        def encode(self, images: Sequence[Image], grids: Sequence[Grid], runner: GraphRunner | None) -> Tensor:
+            rows = super().encode(images, grids, runner)
             return rows.new_ones(rows.shape[0] + excess, rows.shape[1])
 
     hidden = target.stack.spec.hidden_size
@@ -105,8 +113,8 @@ def test_all_bad_images_are_named_at_once(directory: Path, target: Target) -> No
 def test_ids_that_mean_nothing_are_refused(directory: Path, target: Target) -> None:
     media, _ = provider(directory, target)
     with pytest.raises(InputError) as caught:
-        media.prepare([IDS["<|video_pad|>"], 90, -1, 5000], [])
-    said = ["2 problems", "1 video placeholder ", "token ids 90, -1, 5000", "0..89"]
+        media.prepare([9, 90, -1, 5000], [])
+    said = ["token ids 90, -1, 5000", "0..89"]
     assert all(part in str(caught.value) for part in said), str(caught.value)
 
 
@@ -122,7 +130,6 @@ def test_a_placeholder_outside_the_embedding_is_never_looked_up(directory: Path,
 
 
 def test_placeholders_are_counted_before_anything_is_read(directory: Path, target: Target) -> None:
-    """Those of media that are refused count, too: a prompt that holds one must not pass for text."""
     media, _ = provider(directory, target)
     assert media.count_placeholders(words(4)) == media.count_placeholders("w20 w21") == 0
     assert (
@@ -130,7 +137,6 @@ def test_placeholders_are_counted_before_anything_is_read(directory: Path, targe
         == media.count_placeholders("<image> <image>")
         == 2
     )
-    assert media.count_placeholders("w20 <|video_pad|>") == 1
 
 
 def test_text_is_encoded_with_its_placeholders(target: Target) -> None:

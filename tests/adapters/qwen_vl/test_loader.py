@@ -12,8 +12,8 @@ from outrider.checkpoint import Checkpoint
 from outrider.errors import CheckpointError, InputError
 from outrider_adapters.qwen_vl import loader
 from tests.adapters.llama.reference import edit_config, read_tensors, write_tensors
+from tests.adapters.media.clips import clip
 from tests.adapters.media.models import IDS, HubModel, check_logits, edit_section, load, media_of, prompt, qwen, words
-from tests.adapters.media.pictures import png
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,39 @@ def test_a_checkpoint_is_recognised_and_described(tmp_path: Path) -> None:
     facts = dict(description.facts)
     assert facts["image size"] == "any, a token for 28 × 28 pixels"
     assert facts["tokens per image"] == "4 to 24"
+    assert facts["tokens per video"] == "2 to 6 for every 2 frames, 2 positions a second"
     assert facts["rope"] == "default, theta 10000, axes 1/1/2"
     assert int(facts["parameters"].replace(",", "")) == sum(t.numel() for t in read_tensors(tmp_path).values())
 
 
-def test_video_placeholders_are_refused(tmp_path: Path) -> None:
+def test_without_a_video_token_videos_are_refused_by_name(tmp_path: Path) -> None:
+    """And the checkpoint needs no processor for them. transformers' default lies far outside this vocabulary."""
     hub = qwen()
-    media = media_of(load(hub.save(tmp_path)))
-    with pytest.raises(InputError, match=f"1 video placeholder .token id {IDS['<|video_pad|>']}.*frames"):
-        media.prepare([*prompt(hub, words(2), None), IDS["<|video_pad|>"]], [png(50, 50)])
+    directory = hub.save(tmp_path)
+    edit_config(directory, video_token_id=...)
+    edit_config(directory, "video_preprocessor_config.json", video_processor_type="Other")
+    target = load(directory)
+    media = media_of(target)
+    assert not media.reads_videos
+    with pytest.raises(InputError, match=r"2 videos are given, but .* reads no videos; give frames as images"):
+        media.prepare(prompt(hub, words(2)), [], videos=[clip(50, 50, 2, 1.0)] * 2)
+    assert "tokens per video" not in dict(loader().describe(Checkpoint(directory)).facts)
+    check_logits(hub, directory)
+
+
+def test_one_id_cannot_stand_for_both(tmp_path: Path) -> None:
+    directory = qwen(video_token_id=IDS["<|image_pad|>"]).save(tmp_path)
+    with pytest.raises(CheckpointError, match="'image_token_id' and 'video_token_id' are both 4"):
+        load(directory)
+
+
+def test_a_video_token_that_is_another_in_the_tokenizer_is_refused(tmp_path: Path) -> None:
+    directory = qwen(video_token_id=IDS["<s>"]).save(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"videos stand at token id 0, but the tokenizer's '<\|video_pad\|>' is id 5"
+    ):
+        load(directory)
+    assert any("'video_token_id'" in problem for problem in loader().describe(Checkpoint(directory)).problems)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from outrider.errors import BindError, CheckpointError, ConformanceError
 from outrider.interfaces import StateRollback, Target
-from outrider.types import RowAlignment, StackInputs, WeightSource
+from outrider.types import LogitScaling, RowAlignment, StackInputs, WeightSource
 from outrider_adapters.standalone import StandaloneDraft
 from tests.adapters.llama.reference import ReferenceAttend
 from tests.adapters.standalone.samples import CappedStack, WordCodec, random_model
+from tests.support.rescaled import rescaled
 
 
 @pytest.fixture
@@ -95,6 +96,12 @@ def test_hot_tokens_cut_the_head_to_their_rows(model: Target) -> None:
     assert "cut to 4 hot tokens in the order given, 1 repeats dropped" in draft.spec.notes[-1]
 
 
+def test_a_head_is_cut_with_the_scale_and_the_cap_of_its_logits(model: Target) -> None:
+    scaled = rescaled(model, 16.0, LogitScaling(0.25, cap=2.0))
+    draft, rows = StandaloneDraft(scaled, (40, 3, 7)).bind(scaled), torch.randn(3, 32)
+    torch.testing.assert_close(draft.logits(rows), scaled.stack.logits(rows)[:, [40, 3, 7]])
+
+
 @pytest.mark.parametrize(
     ("hot_tokens", "message"),
     [((1, 97), r"1 hot tokens are outside the target's 0 to 96 \(97\)"), ((), "the hot-token list is empty")],
@@ -109,5 +116,5 @@ def test_hot_tokens_outside_the_vocabulary_are_refused(
 def test_a_head_that_cannot_be_cut_is_refused(model: Target) -> None:
     with pytest.raises(CheckpointError, match="no SharedWeights to cut its head from"):
         StandaloneDraft(evolve(model, weights=None), (3, 4))
-    with pytest.raises(CheckpointError, match=r"a scale or a soft cap follows"):
+    with pytest.raises(CheckpointError, match=r"cannot be cut: the logits .* are not hidden @ head.T"):
         StandaloneDraft(evolve(model, stack=CappedStack(model.stack)), (3, 4))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from attrs import evolve
 
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
-from outrider.interfaces import BoundDraft, Target
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.interfaces import BoundDraft, DrafterBuilder, Target
 from outrider.loop.build import EngineOptions
 from outrider.types import DraftSpec, Request, RowAlignment, SamplingParams
 from outrider_adapters.standalone import BoundStandalone, StandaloneDraft
@@ -93,7 +93,7 @@ class Forgetful(BoundStandalone):
 
 def test_a_draft_that_misses_the_first_token_is_found_out() -> None:
     target = trained_pair().target
-    draft = Forgetful(StandaloneDraft(target).spec, target.stack, None)
+    draft = Forgetful(StandaloneDraft(target).spec, target.stack, target.stack, None)
     found = run(engine_of(target, ChainBuilder(draft, K)), four_requests("greedy"))
     assert [outcome.token_ids for outcome in found] == plainly("greedy")
     assert not all_accepted(found)
@@ -146,7 +146,7 @@ def test_it_drafts_up_to_the_end_of_its_own_context(limit: int, tmp_path: Path) 
             return evolve(super().spec, max_positions=limit)
 
     prompt = 10
-    lengths = accepted_up_to(target, Short(bound.spec, target.stack, None), prompt, 24)
+    lengths = accepted_up_to(target, Short(bound.spec, target.stack, target.stack, None), prompt, 24)
     expected: list[int] = []
     root = prompt
     while root < prompt + 23:

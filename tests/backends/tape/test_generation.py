@@ -11,13 +11,13 @@ from attrs import evolve
 
 from outrider.conformance import forbid_host_reads
 from outrider.drafting.adaptive import AdaptiveChainBuilder
-from outrider.drafting.builders import ChainBuilder, DrafterBuilder, StaticTreeBuilder, TreeBuilder
+from outrider.drafting.builders import ChainBuilder, StaticTreeBuilder, TreeBuilder
 from outrider.drafting.ngram import NgramBuilder
 from outrider.errors import ClosedError
 from outrider.generation.completion import Completion
 from outrider.generation.model import SpeculativeModel
 from outrider.graphs import GraphOptions, LadderRunner, Steps, request_buckets, token_buckets
-from outrider.interfaces import BoundDraft, GraphRunner, Target
+from outrider.interfaces import BoundDraft, DrafterBuilder, GraphRunner, Target
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
 from outrider.types import OutputWants, Phase, RefusalReason, RequestId, SamplingParams

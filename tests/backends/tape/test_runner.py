@@ -304,3 +304,5 @@ def test_installed_under_its_name(name: str) -> None:
 def test_made_as_it_is_asked_of_factories() -> None:
     runner = create(RunnerOptions(capture_requests=request_buckets([2, 5])))
     assert runner.sizes.requests == (2, 5)
+    admitted(runner, uniform_batch(2))
+    refused(create(RunnerOptions(on_demand=False)), uniform_batch(2), RefusalReason.NOT_CAPTURED)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from outrider import ChainBuilder, EngineOptions, SpeculativeModel, TreeBuilder
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import BoundDraft
+from outrider.interfaces import BoundDraft, DrafterBuilder
 from outrider_backends.eager import EagerRunner
 from outrider_backends.triton import create
 from tests.backends.triton.scenes import needs_interpreter

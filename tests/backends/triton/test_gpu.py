@@ -11,8 +11,7 @@ from torch import Tensor
 
 from outrider import ChainBuilder, EngineOptions, NgramBuilder, SpeculativeModel, TreeBuilder, registry
 from outrider.checkpoint import Checkpoint
-from outrider.drafting.builders import DrafterBuilder
-from outrider.interfaces import AttnBackend, BoundDraft, LoadOptions, Target
+from outrider.interfaces import AttnBackend, BoundDraft, DrafterBuilder, LoadOptions, Target
 from outrider.kv import slots_of
 from outrider.types import AttentionSpec
 from outrider_backends.sdpa import SdpaBackend

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from outrider.graphs import RunnerOptions
+from outrider.graphs import RunnerOptions, media_calls
 from outrider.interfaces import (
     AttnPlanner,
     BoundDraft,
@@ -17,6 +17,7 @@ from outrider.interfaces import (
     LayerStackProvider,
     LosslessVerifier,
     LossyVerifier,
+    MediaBody,
     RoundStep,
     Target,
     UnboundDraft,
@@ -28,6 +29,7 @@ from outrider.types import (
     Admitted,
     AttnBatch,
     BodyCalls,
+    DecodeState,
     DispatchReport,
     GraphSizes,
     HiddenTap,
@@ -45,7 +47,6 @@ from outrider.types import (
     StepResult,
     TokenCount,
 )
-from outrider.types.state import DecodeState
 
 
 class Stack:
@@ -128,6 +129,9 @@ class Runner:
     ) -> Mapping[str, Tensor]:
         outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
         return outputs if rows is None else {name: rows_of[rows] for name, rows_of in outputs.items()}
+
+    def run_media(self, body: MediaBody, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return body(inputs, media_calls())
 
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
         return step(shape)

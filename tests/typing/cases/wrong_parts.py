@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from outrider.graphs import RunnerOptions
+from outrider.graphs import RunnerOptions, media_calls
 from outrider.interfaces import (
     AttnPlanner,
     BoundDraft,
@@ -15,6 +15,7 @@ from outrider.interfaces import (
     GraphRunner,
     LosslessVerifier,
     LossyVerifier,
+    MediaBody,
     RoundStep,
     Target,
     UnboundDraft,
@@ -26,6 +27,7 @@ from outrider.types import (
     Admitted,
     AttnBatch,
     BodyCalls,
+    DecodeState,
     DispatchReport,
     GraphSizes,
     Phase,
@@ -35,7 +37,6 @@ from outrider.types import (
     RoundShape,
     StepResult,
 )
-from outrider.types.state import DecodeState
 
 
 class Lenient:
@@ -81,6 +82,9 @@ class RunnerWithoutClose:
     ) -> Mapping[str, Tensor]:
         outputs = body(inputs, BodyCalls(planner.plan(batch).attend))
         return outputs if rows is None else {name: rows_of[rows] for name, rows_of in outputs.items()}
+
+    def run_media(self, body: MediaBody, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return body(inputs, media_calls())
 
     def run_round(self, shape: RoundShape, step: RoundStep) -> StepResult:
         return step(shape)
