@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-_COMPILING = ("tests/backends/triton/", "tests/adapters/nn/fused/")
+_COMPILING = ("tests/backends/triton/", "tests/adapters/nn/fused/", "tests/sampling/test_noise_kernel.py")
 _MOST_PROCESSES = 8
 
 

@@ -12,23 +12,8 @@ from torch import Tensor
 
 from outrider.errors import CaptureError
 from outrider.graphs import Steps
-from outrider.types import (
-    BodyCalls,
-    BufferSlot,
-    Phase,
-    PhaseShape,
-    RefusalReason,
-)
-from tests.graphs.ladders import (
-    PHASE,
-    PROMPT,
-    RAGGED,
-    expected_of,
-    explained,
-    ladder,
-    run,
-    scaled,
-)
+from outrider.types import BodyCalls, BufferSlot, Phase, PhaseShape, RefusalReason
+from tests.graphs.ladders import PHASE, PROMPT, RAGGED, expected_of, explained, ladder, run, scaled
 from tests.support.bodies import Body, OutsideBody, X, positive
 from tests.support.media import FailingMedium
 from tests.support.planners import FixedPlanner, uniform_batch

@@ -28,16 +28,7 @@ from outrider.types import (
 )
 from outrider_backends.cuda_graph import CudaGraphMedium, cuda_graph_runner
 from outrider_backends.tape import TapeMedium
-from tests.graphs.ladders import (
-    PHASE,
-    PROMPT,
-    RAGGED,
-    explained,
-    ladder,
-    one_round,
-    round_shape,
-    run,
-)
+from tests.graphs.ladders import PHASE, PROMPT, RAGGED, explained, ladder, one_round, round_shape, run
 from tests.support.bodies import Body, X, read
 from tests.support.media import NoGraphs
 from tests.support.planners import FixedPlanner, uniform_batch

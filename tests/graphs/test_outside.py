@@ -9,18 +9,8 @@ from torch import Tensor
 
 from outrider.graphs import Steps
 from outrider.interfaces import AttnPlan
-from outrider.types import (
-    AttnBatch,
-)
-from tests.graphs.ladders import (
-    PHASE,
-    PROMPT,
-    RAGGED,
-    expected_of,
-    ladder,
-    run,
-    scaled,
-)
+from outrider.types import AttnBatch
+from tests.graphs.ladders import PHASE, PROMPT, RAGGED, expected_of, ladder, run, scaled
 from tests.support.bodies import Body, OutsideBody, positive
 from tests.support.planners import Doubling, FixedPlanner, uniform_batch
 

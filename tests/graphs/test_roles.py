@@ -8,27 +8,8 @@ from torch import Tensor
 
 from outrider.graphs import LadderRunner
 from outrider.interfaces import GraphBody
-from outrider.types import (
-    Admitted,
-    AttnBatch,
-    CaptureHiddenMode,
-    Phase,
-    PhaseShape,
-    RefusalReason,
-    Refused,
-    Role,
-)
-from tests.graphs.ladders import (
-    PHASE,
-    PLANNER,
-    PROMPT,
-    RAGGED,
-    explained,
-    ladder,
-    one_round,
-    round_shape,
-    run,
-)
+from outrider.types import Admitted, AttnBatch, CaptureHiddenMode, Phase, PhaseShape, RefusalReason, Refused, Role
+from tests.graphs.ladders import PHASE, PLANNER, PROMPT, RAGGED, explained, ladder, one_round, round_shape, run
 from tests.support.bodies import Body
 from tests.support.planners import FixedPlanner, uniform_batch
 

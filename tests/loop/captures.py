@@ -14,12 +14,7 @@ from outrider.interfaces import AttnBackend, DrafterBuilder, GraphRunner, KVMemo
 from outrider.kv import PagedKVCache, PagedMemory, PagePool
 from outrider.loop.build import EngineOptions, build_engine
 from outrider.loop.engine import Engine
-from outrider.types import (
-    AttentionSpec,
-    HiddenTap,
-    Role,
-    SamplingParams,
-)
+from outrider.types import AttentionSpec, HiddenTap, Role, SamplingParams
 from outrider.types.request import Request
 from outrider_backends.sdpa import SdpaBackend
 from outrider_backends.tape import TapeMedium, tape_runner

@@ -8,9 +8,7 @@ import torch
 from outrider.errors import ClosedError, GraphError
 from outrider.interfaces import DrafterBuilder
 from outrider.loop.engine import Engine
-from outrider.types import (
-    SamplingParams,
-)
+from outrider.types import SamplingParams
 from outrider_backends.eager import EagerRunner
 from tests.loop.captures import (
     BUILDERS,

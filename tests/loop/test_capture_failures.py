@@ -10,30 +10,12 @@ from torch import Tensor
 from outrider.drafting.ngram import NgramBuilder
 from outrider.interfaces import Target
 from outrider.loop.build import EngineOptions, build_engine
-from outrider.types import (
-    Acceptance,
-    CaptureRecord,
-    DecodeState,
-    Phase,
-    Proposal,
-    RefusalReason,
-    SamplingParams,
-)
+from outrider.types import Acceptance, CaptureRecord, DecodeState, Phase, Proposal, RefusalReason, SamplingParams
 from outrider.types.request import Request
 from outrider.verification import ExactVerifier
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend
-from tests.loop.captures import (
-    PHASES,
-    SAMPLED,
-    SMALL,
-    TARGET,
-    engine,
-    outcome,
-    requests,
-    runner,
-    tapes,
-)
+from tests.loop.captures import PHASES, SAMPLED, SMALL, TARGET, engine, outcome, requests, runner, tapes
 from tests.support.misbehaving import RaisingStack, out_of_memory
 
 

@@ -7,27 +7,12 @@ from attrs import evolve
 
 from outrider.graphs import GraphOptions
 from outrider.loop.build import EngineOptions
-from outrider.types import (
-    AttnCapabilities,
-    CaptureRecord,
-    CaptureSummary,
-    Role,
-    SamplingParams,
-)
+from outrider.types import AttnCapabilities, CaptureRecord, CaptureSummary, Role, SamplingParams
 from outrider.types.request import Request
 from outrider_backends.breakable import breakable_runner
 from outrider_backends.eager import EagerRunner
 from outrider_backends.sdpa import SdpaBackend
-from tests.loop.captures import (
-    BUILDERS,
-    REQUESTS,
-    STEPS,
-    TOKENS,
-    engine,
-    outcome,
-    requests,
-    runner,
-)
+from tests.loop.captures import BUILDERS, REQUESTS, STEPS, TOKENS, engine, outcome, requests, runner
 from tests.support.media import AgainMedium
 
 

@@ -24,7 +24,7 @@ def test_drafting_for_it_is_refused(drafter: DrafterBuilder) -> None:
     target = evolve(trained_pair().target, rollback=Undo())
     sdpa, eager = registry.attention("sdpa"), registry.runner("eager")
     options = EngineOptions(max_batch_size=1, max_length=32)
-    says = r"3 drafted tokens a round .*Target\.rollback.*without a drafter.*max_batch_size=1.*eager runner"
+    says = r"drafting 3 tokens a round .*Target\.rollback.*without a drafter.*max_batch_size=1.*eager runner"
     with pytest.raises(BindError, match=says):
         build_engine(target, drafter, attention=sdpa, runner=eager, options=options)
     build_engine(target, attention=sdpa, runner=eager, options=options)

@@ -23,8 +23,8 @@ def rows_of(slot: BufferSlot, tensor: Tensor, actual: PhaseShape) -> Tensor:
 def shape_of(slot: BufferSlot, call: PhaseShape) -> tuple[int, ...]:
     """The shape that a buffer of ``slot`` has in a call of this size."""
     count = _count(slot, call)
-    counted = () if count is None else (count,)
-    return (*slot.leading, *counted, *slot.trailing)
+    rows = () if count is None else (count,)
+    return (*slot.leading, *rows, *slot.trailing)
 
 
 def slots_by_name(slots: Sequence[BufferSlot]) -> dict[str, BufferSlot]:

@@ -86,7 +86,7 @@ class DirectCalls:
         self, phase: Phase, body: GraphBody, outputs: Mapping[str, Tensor], size: PhaseShape, key: Hashable
     ) -> None:
         """Refuse what is not declared; else calls like ``key`` are checked no more."""
-        slots_by_name(body.outputs)
+        slots_by_name(body.outputs)  # refuses two of one name, as the buffers of a graph would
         check_outputs(body.outputs, outputs, size, f"{phase.value} at {size}")
         if len(self._checked) >= _CAPACITY:
             self._checked.clear()

@@ -48,8 +48,8 @@ class GraphOptions:
     """What a runner captures.
 
     ``requests`` and ``tokens``: buckets, by default `request_buckets` and `token_buckets`. ``on_demand``: capture phases
-    when they are first needed; else only what `LadderRunner.capture` was told. ``hidden_modes``: by phase, FULL where none is
-    named. ``poison``: padding holds NaN and huge numbers, to prove that nothing reads it.
+    and media when they are first needed; else only what `LadderRunner.capture` was told. ``hidden_modes``: by phase, FULL where
+    none is named. ``poison``: padding holds NaN and huge numbers, to prove that nothing reads it.
     """
 
     requests: Buckets[RequestCount] | None = None

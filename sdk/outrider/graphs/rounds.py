@@ -129,6 +129,7 @@ class RoundGraphs:
             graph.captured.close()
         self._graphs.clear()
         self._warm.clear()
+        self._failures.clear()
         self._refused.clear()
 
     def _run_directly(self, place: _Place) -> StepResult:

@@ -99,9 +99,9 @@ class MultimodalProvider(Protocol):
 
         Images take the placeholders of images and videos those of videos, each in their order. ``text``, or token ids, hold
         one placeholder for each medium, or one for each of its tokens. ``max_tokens``: the most tokens the prompt may have
-        with its media placed; a longer one is refused before anything is encoded. Each
-        call encodes anew: through ``runner``, which no other thread may use meanwhile, or directly without one; the result is
-        the same. Allocates its results on the target's device, never in memory of the runner; may synchronise.
+        with its media placed; a longer one is refused before anything is encoded. Each call encodes anew: through ``runner``,
+        which no other thread may use meanwhile, or directly without one; the result is the same. Allocates its results on the
+        target's device, never in memory of the runner; may synchronise.
 
         Raises:
             InputError: the media cannot be read, or their number differs from the placeholders'; videos without

@@ -162,7 +162,7 @@ def _check_target(target: Target, drafter: Drafter) -> None:
                 problems.add(f"{tap} is asked, the target has boundaries 0 to {layers} and final_norm")
         if target.rollback is not None and drafter.shape.num_tokens > 0:
             problems.add(
-                f"{counted(drafter.shape.num_tokens, 'drafted token')} a round are asked of a target that keeps state between "
+                f"drafting {counted(drafter.shape.num_tokens, 'token')} a round is asked of a target that keeps state between "
                 "passes, which rejected tokens would spoil (Target.rollback); this loop undoes keys and values only, and tells "
                 "a stack neither whose rows it is given nor when they move. Such a target can be decoded without a drafter, "
                 "one request at a time (max_batch_size=1), on the eager runner"

@@ -11,10 +11,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 
 from outrider.graphs import BufferSet, declared_eager, length_buckets
 from outrider.interfaces import CaptureProgress, MediaBody, RoundStep
+from outrider.loop.capture_sizes import CaptureSize, MediaSize, PassSize, PromptSize, RoundSize
 from outrider.loop.core import DecodeCore
 from outrider.loop.host_rounds import count_host_round, idle_proposal
 from outrider.loop.limits import EngineLimits
@@ -35,7 +36,6 @@ from outrider.types import (
     SamplingParams,
     Unserved,
 )
-from outrider.types.counts import counted
 from outrider.types.outputs import TOKENS_ONLY
 
 __all__ = ["Capture"]
@@ -44,58 +44,6 @@ _ATTEMPTS = 3
 """The first run of a round is its warm-up, the second captures it, and once more where that failed and is tried again."""
 
 _EAGER = "eager"
-
-
-@frozen(eq=False)
-class _MediaSize:
-    """So many ``items`` at once through a body of media."""
-
-    body: MediaBody
-    items: int
-    phase: Phase = Phase.MEDIA_ENCODE
-
-    def __str__(self) -> str:
-        return f"media of {counted(self.items, 'item')}"
-
-
-@frozen
-class _PromptSize:
-    """Prompts of so many ``tokens`` together."""
-
-    tokens: int
-    phase: Phase = Phase.TARGET_PREFILL
-
-    def __str__(self) -> str:
-        return f"prompts of {counted(self.tokens, 'token')}"
-
-
-@frozen
-class _RoundSize:
-    """Rounds of so many ``requests``, of sequences of up to ``length`` tokens."""
-
-    requests: int
-    length: int
-    sampled: bool
-    phase: Phase = Phase.ROUND
-
-    def __str__(self) -> str:
-        how = "sampled" if self.sampled else "greedy"
-        return f"{how} rounds of {counted(self.requests, 'request')} of up to {counted(self.length, 'token')}"
-
-
-@frozen
-class _PassSize:
-    """The target's passes in rounds whose drafter runs on the host."""
-
-    requests: int
-    length: int
-    phase: Phase = Phase.TARGET_VERIFY
-
-    def __str__(self) -> str:
-        return f"passes over {counted(self.requests, 'request')} of up to {counted(self.length, 'token')}"
-
-
-_Size = _MediaSize | _PromptSize | _RoundSize | _PassSize
 
 
 class Capture:
@@ -148,7 +96,7 @@ class Capture:
             seconds=time.perf_counter() - began,
         )
 
-    def _sizes(self, media: bool, tokens: Sequence[int], requests: Sequence[int]) -> list[_Size]:
+    def _sizes(self, media: bool, tokens: Sequence[int], requests: Sequence[int]) -> list[CaptureSize]:
         return [*self._media(media), *self._prompts(tokens), *self._rounds(requests)]
 
     @property
@@ -156,12 +104,12 @@ class Capture:
         media = self._core.target.media
         return () if media is None else media.bodies
 
-    def _media(self, captured: bool) -> list[_MediaSize]:
+    def _media(self, captured: bool) -> list[MediaSize]:
         """What bodies of media are run on, at each of their counts."""
         if not captured:
             return []
         return [
-            _MediaSize(body, items)
+            MediaSize(body, items)
             for body in self._bodies
             for items in reversed(body.counts)
             if body.eager_because is None
@@ -173,17 +121,17 @@ class Capture:
         said = [declared_eager(reason) for reason in reasons if reason is not None]
         return {(Phase.MEDIA_ENCODE, each.by, each.reason): Unserved(Phase.MEDIA_ENCODE, each) for each in said}
 
-    def _prompts(self, counts: Sequence[int]) -> list[_PromptSize]:
+    def _prompts(self, counts: Sequence[int]) -> list[PromptSize]:
         """What a pass over prompts can hold, at each of ``counts``."""
         most = min(self._limits.max_prefill_tokens, self._limits.max_batch_size * (self._limits.context_length - 1))
-        return [_PromptSize(tokens) for tokens in sorted({min(count, most) for count in counts}, reverse=True)]
+        return [PromptSize(tokens) for tokens in sorted({min(count, most) for count in counts}, reverse=True)]
 
-    def _rounds(self, counts: Sequence[int]) -> list[_RoundSize] | list[_PassSize]:
+    def _rounds(self, counts: Sequence[int]) -> list[RoundSize] | list[PassSize]:
         requests = sorted({min(count, self._limits.max_batch_size) for count in counts}, reverse=True)
         sizes = [(count, length) for count in requests for length in self._lengths()]
         if self._core.drafter.runs_on_host:
-            return [_PassSize(*size) for size in sizes]
-        return [_RoundSize(*size, sampled) for size in sizes for sampled in (False, True)]
+            return [PassSize(*size) for size in sizes]
+        return [RoundSize(*size, sampled) for size in sizes for sampled in (False, True)]
 
     def _lengths(self) -> list[int]:
         """Bounds of the sequences, descending: such that whole rounds, and the phases in them, which see what a round
@@ -195,20 +143,20 @@ class Capture:
         short = {max(length - self._limits.slack, 1) for length in length_buckets(context)}
         return sorted({*short, context}, reverse=True)
 
-    def _run_size(self, size: _Size, report: DispatchReport) -> list[tuple[Phase, Refused]]:
+    def _run_size(self, size: CaptureSize, report: DispatchReport) -> list[tuple[Phase, Refused]]:
         """Run it; what no graph serves at this size."""
         try:
             match size:
-                case _MediaSize(body, items):
+                case MediaSize(body, items):
                     _clear(report)
                     empty = BufferSet(body.inputs, PhaseShape.of_media(items), self._core.spec.device)
                     self._core.runner.run_media(body, empty.tensors)
-                case _PromptSize(tokens):
+                case PromptSize(tokens):
                     _clear(report)
                     self._run_prompts(tokens)
-                case _RoundSize(requests, length, sampled):
+                case RoundSize(requests, length, sampled):
                     self._run_rounds(requests, length, sampled, report)
-                case _PassSize(requests, length):
+                case PassSize(requests, length):
                     self._run_pass(requests, length, report)
             self._synchronize()
         except torch.OutOfMemoryError as error:

@@ -13,27 +13,33 @@ __all__ = ["emission_of"]
 
 
 def emission_of(track: RequestTrack, pending: PendingResult, arrived: Arrived) -> Emission | None:
-    """Account for a row of ``pending`` in ``track``, whose constraint moves on; what is emitted, if anything."""
+    """Account for a row of ``pending`` in ``track``, whose constraint moves on; what is emitted, if anything.
+
+    A request ends before the first token that its constraint does not allow, however its tokens are divided into rounds.
+    """
     report = arrived.report
     reason = track.take(report, pending.growth)
     error: OutriderError | None = None
+    token_ids = report.token_ids
     if reason == "error":
         error = _non_finite(track.request_id, pending.phase)
     elif track.constraint is not None:
-        try:
-            advance_path(track.constraint, report.token_ids)
-        except InputError as dead_end:
-            reason, error = "error", dead_end
-    if not report.token_ids and reason is None:
+        for place, token_id in enumerate(token_ids):
+            try:
+                advance_path(track.constraint, (token_id,))
+            except InputError as dead_end:
+                reason, error, token_ids = "error", dead_end, token_ids[:place]
+                break
+    if not token_ids and reason is None:
         return None
     verified = pending.phase == "verify" and report.accept_length > 0
     return Emission(
         track.request_id,
-        report.token_ids,
+        token_ids,
         accept_length=report.accept_length if verified else None,
         finish_reason=reason,
-        logprobs=trim_logprobs(arrived.logprobs, track.request.wants.logprobs),
-        hidden=track.hidden_rows(arrived.hidden, len(report.token_ids), pending.phase == "prefill"),
+        logprobs=trim_logprobs(arrived.logprobs[: len(token_ids)], track.request.wants.logprobs),
+        hidden=track.hidden_rows(arrived.hidden, len(token_ids), pending.phase == "prefill"),
         error=error,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import torch
 from attrs import frozen
@@ -92,8 +93,7 @@ class Engine:
         if self.num_waiting or self.num_running:
             raise GraphError(
                 f"capturing is asked with {counted(self.num_waiting, 'request')} waiting and {self.num_running} running, whose "
-                "rows it needs; "
-                "capture before the first one is submitted, or read until the engine has no work"
+                "rows it needs; capture before the first one is submitted, or read until the engine has no work"
             )
         return Capture(self._core, self._rows, self.limits, self._round_step).run(progress)
 
@@ -209,14 +209,23 @@ class Engine:
 
         Waits for what is under way first where host code runs in the round, which must have seen every token: a drafter that
         `runs_on_host`, or a request's token constraint.
+        Where that raises (out of memory, a user's interrupt), the round can be run again, but requests which it had moved on
+        already are cancelled: what it gave them is lost.
         """
         self._check_open()
         if self._core.drafter.runs_on_host or self._owners.running.constraints:
             self._collect(leave=0)
         batch = self._owners.running
-        requests = len(batch.tracks)
-        if not requests:
+        if not batch.tracks:
             return
+        try:
+            self._launch_round(batch)
+        except BaseException:
+            self._cancel_moved()
+            raise
+
+    def _launch_round(self, batch: Batch) -> None:
+        requests = len(batch.tracks)
         longest = max([track.upper_total for track in batch.tracks])
         started = time.perf_counter()
         shape = self._round_shape(requests, longest, self._rows.sampling.features(0, requests), batch.wants)
@@ -315,18 +324,42 @@ class Engine:
     def _collect(self, leave: int) -> None:
         """Take in results, oldest first, until at most ``leave`` are under way; frees the rows of finished requests."""
         while len(self._pending) > max(leave, 0):
-            pending = self._pending.popleft()
-            rows = pending.wait()
-            self._clock.arrived(pending, [row.report for row in rows])
-            ended: list[RequestTrack] = []
+            pending = self._pending[0]
+            rows = pending.wait()  # where a user interrupts, it is still there
+            self._pending.popleft()
             try:
-                for request_id, arrived in zip(pending.request_ids, rows, strict=True):
-                    track = self._owners.find(request_id)
-                    if track is not None and self._take(track, pending, arrived):
-                        ended.append(track)
+                self._clock.arrived(pending, [row.report for row in rows])
             finally:
-                if ended:
-                    self._owners.release(*ended)
+                self._take_rows(pending, rows)
+
+    def _take_rows(self, pending: PendingResult, rows: Sequence[Arrived]) -> None:
+        """Emit what arrived for each; one whose constraint raises is cancelled, and the others lose nothing."""
+        ended: list[RequestTrack] = []
+        failures: list[BaseException] = []
+        for request_id, arrived in zip(pending.request_ids, rows, strict=True):
+            track = self._owners.find(request_id)
+            if track is None:
+                continue
+            try:
+                if self._take(track, pending, arrived):
+                    ended.append(track)
+            except BaseException as error:  # noqa: BLE001 - raised below, when the rows after it were taken
+                failures.append(error)
+                self._emitted.append(Emission(request_id, (), finish_reason="cancelled"))
+                ended.append(track)
+        if ended:
+            self._owners.release(*ended)
+        if failures:
+            raise failures[0]
+
+    def _cancel_moved(self) -> None:
+        """After a round that raised: cancel requests whose rows stand elsewhere than at what was read, all read now."""
+        self._collect(leave=0)
+        tracks = self._owners.running.tracks
+        standing = self._rows.standing(len(tracks))
+        lost = [each for each, at in zip(tracks, standing, strict=True) if at != (each.total, False)]
+        self._emitted += [Emission(track.request_id, (), finish_reason="cancelled") for track in lost]
+        self._owners.release(*lost)
 
     def _take(self, track: RequestTrack, pending: PendingResult, arrived: Arrived) -> bool:
         """Emit what arrived for a request; whether it has ended."""

@@ -108,8 +108,9 @@ class RowOwners:
         del self.admitted[: len(batch.tracks)]
 
     def release(self, *tracks: RequestTrack) -> None:
-        """Take rows back. The last of those that run fill the holes, so nobody is moved twice, or moved and then ended; those
-        admitted close up.
+        """Take rows back; those that are left stay dense.
+
+        The last of those that run fill the holes, so nobody is moved twice, or moved and then ended. Those admitted close up.
         """
         for track in tracks:
             del self._by_id[track.request_id]

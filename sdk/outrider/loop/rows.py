@@ -9,7 +9,7 @@ import torch
 from attrs import field, frozen
 from torch import Tensor
 
-from outrider._torch import copy_all, uploaded
+from outrider._torch import copy_all, int_rows, uploaded
 from outrider.interfaces import PageAllocator
 from outrider.loop.sampling_rows import SamplingRows
 from outrider.types import SamplingParams, SamplingState
@@ -106,8 +106,9 @@ class RowStore:
         return self._pages.page_table[first : first + count]
 
     def set_rows(self, first: int, setups: Sequence[RowSetup]) -> None:
-        """Prepare rows first.., which hold their pages, for the end of their prompts: the last token stands as root, all before
-        it as committed.
+        """Prepare rows first.., which hold their pages, for the end of their prompts.
+
+        The last token stands as root, all before it as committed. Enqueues copies to the device, no synchronisation.
         """
         columns = [self._column(setup) for setup in setups]
         integers = array("q", (value for values in zip(*columns, strict=True) for value in values))
@@ -136,6 +137,11 @@ class RowStore:
             *setup.stop_ids,
             *padding,
         )
+
+    def standing(self, count: int) -> list[tuple[int, bool]]:
+        """Of rows 0..count-1 the length, prompt and root included, and whether they ended. Synchronises."""
+        lengths, ended = int_rows(torch.stack([self._integers[0, :count] + 1, self._finished[:count].long()]))
+        return [(length, bool(end)) for length, end in zip(lengths, ended, strict=True)]
 
     def clear_row(self, row: int) -> None:
         """Leave ``row`` empty: it may still be computed along, as padding."""

@@ -47,9 +47,9 @@ class RequestTrack:
                 return "error"
 
     def hidden_rows(self, hidden: Tensor | None, emitted: int, prefilled: bool) -> Tensor | None:
-        """The states this request wants, of those that the batch was given for it."""
+        """The states this request wants, of those that the batch was given for it; ``None`` of a round that emits nothing."""
         mode = self.request.wants.hidden
-        if hidden is None or mode is CaptureHiddenMode.NULL:
+        if hidden is None or mode is CaptureHiddenMode.NULL or not (emitted or prefilled):
             return None
         rows = hidden if prefilled else hidden[:emitted]
         return rows[-1:] if mode is CaptureHiddenMode.LAST else rows

@@ -32,6 +32,7 @@ def walk_tree(
     A node that the constraint does not allow, or that lies below one, or below an end-of-sequence id, can never be
     accepted; every bit of its row is set, so that the masked logits of no row are -inf throughout. The same goes for
     a node after which no token is allowed (a dead end): `advance_path` reports it should the sequence go there.
+    Where the constraint raises (a user's interrupt), that reaches the caller, and the constraint stands after the root.
     """
     if len(tokens) != len(parents):
         raise InputError(f"walk_tree: {len(tokens)} tokens and {len(parents)} parents; every drafted token needs one")
@@ -60,17 +61,21 @@ def _fill_reachable(
     """Depth first, by a stack of nodes to enter (≥ 0) and of one token to take back (-1) after each subtree."""
     leave = -1
     stack = [0]
-    while stack:
-        node = stack.pop()
-        if node == leave:
-            constraint.rollback(1)
-            continue
-        if node > 0:
-            if not constraint.advance(tokens[node - 1]):
+    try:
+        while stack:
+            node = stack.pop()
+            if node == leave:
+                constraint.rollback(1)
                 continue
-            stack.append(leave)
-        _fill_row(constraint, masks[node])
-        stack.extend(reversed(children[node]))
+            if node > 0:
+                if not constraint.advance(tokens[node - 1]):
+                    continue
+                stack.append(leave)
+            _fill_row(constraint, masks[node])
+            stack.extend(reversed(children[node]))
+    finally:
+        if leave in stack:
+            constraint.rollback(stack.count(leave))
 
 
 def _fill_row(constraint: TokenConstraint, row: Tensor) -> None:
