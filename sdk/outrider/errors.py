@@ -10,7 +10,7 @@
     │   └── PluginError        an installed implementation cannot be imported or created
     ├── InputError             a request, prompt or input file is not valid
     │   └── ContextLengthError the prompt leaves no room for a new token
-    ├── CapacityError          the KV memory can never hold the request, or the device cannot hold the KV memory
+    ├── CapacityError          the KV memory can never hold the request, or the device the KV memory or a prompt's media
     ├── NonFiniteLogitsError   a model produced NaN or infinite logits for one request
     ├── RequestFailedError     one or more requests of a batch failed; carries the completions
     ├── OutputError            a result cannot be written

@@ -13,6 +13,7 @@ from tests.adapters.media.models import HubModel, load, media_of, qwen
 from tests.cli.support import Command, parsed, write_lines
 from tests.generation.test_videos import ASK, SHOWN
 
+NOTHING: list[str] = []
 SETTINGS = ("--draft", "none", "--max-length", "96", "--max-new-tokens", "6", "--ignore-eos")
 
 
@@ -72,8 +73,7 @@ def test_a_bad_video_fails_its_own_line(target: Path, folder: Path, right: list[
     says = [
         f"prompt 1 (videos of 6 frames {folder / '0.png'} to {folder / 'gone.png'}): its videos cannot be read: frame 6 of 6 "
         "of video 1 of 1",
-        f"prompt 2 (videos of 5 frames {folder / '0.png'} to {folder / '4.png'}): its videos cannot be read: video 1 of 1: it "
-        "is no video: its frames per second are 0",
+        f"{path}: line 3: 'videos'[0]['fps'] is 0, expected a number above 0",
         f"{path}: line 4: 'videos'[0] is ",
     ]
     for line, said in zip(found[1:4], says, strict=True):
@@ -86,6 +86,10 @@ def test_a_bad_video_fails_its_own_line(target: Path, folder: Path, right: list[
         ("a.png", '\'videos\' is "a.png", expected a list of {"frames": [paths], "fps": number}'),
         ([["a.png"]], '\'videos\'[0] is ["a.png"], expected {"frames"'),
         ([{"frames": ["a.png"], "fps": "2"}], "'videos'[0]['fps'] is \"2\", expected a number"),
+        ([{"frames": ["a.png"], "fps": 0}], "'videos'[0]['fps'] is 0, expected a number above 0"),
+        ([{"frames": ["a.png"], "fps": -2.5}], "'videos'[0]['fps'] is -2.5, expected a number above 0"),
+        ([{"frames": ["a.png"], "fps": 1e300 * 1e300}], "Infinity is not JSON"),
+        ([{"frames": NOTHING, "fps": 2}], "'videos'[0]['frames'] is [], expected at least one path"),
         ([{"frames": ["a.png"], "fps": True}], "'videos'[0]['fps'] is true, expected a number"),
         ([{"frames": "a.png", "fps": 2}], "'videos'[0]['frames'] is \"a.png\", expected a list of paths"),
         ([{"frames": ["a.png", 3], "fps": 2}], "'videos'[0]['frames'][1] is 3, expected the path of an image file"),
@@ -103,6 +107,10 @@ def test_a_malformed_list_of_videos(outrider: Command, tmp_path: Path, value: ob
     [
         (("x", "--frame", "a.png"), "a video needs --fps as well"),
         (("x", "--fps", "2"), "a video needs --frame as well"),
+        *(
+            (("x", "--frame", "a.png", "--fps", fps), f"--fps is {fps}, allowed are numbers above 0")
+            for fps in ("0", "-1", "nan", "inf")
+        ),
         (("--input", "in.jsonl", "--frame", "a.png", "--fps", "2"), "--frame or --fps is given beside --input"),
     ],
 )

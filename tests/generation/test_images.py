@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from outrider.drafting.builders import ChainBuilder, TreeBuilder
-from outrider.errors import ContextLengthError, InputError, OutriderError
+from outrider.errors import CapacityError, ContextLengthError, InputError, OutriderError
 from outrider.generation.model import ImageLike, Prompt, SpeculativeModel
 from outrider.generation.settings import RequestSettings
-from outrider.interfaces import DrafterBuilder, Target, Verifier
+from outrider.interfaces import DrafterBuilder, GraphRunner, PreparedPrompt, Target, Verifier, VideoFrames
 from outrider.loop.build import EngineOptions
 from outrider.types import HiddenTap, MediaView
 from outrider.verification import BlockVerifier, ExactVerifier, RejectionVerifier, TypicalVerifier
@@ -198,6 +200,36 @@ def test_what_is_neither_a_path_nor_bytes_is_refused(images: list[ImageLike]) ->
         InputError, match=r"<object object at .*(; give the path of an image file, or its bytes|; give a list)"
     ):
         model_for(seeing_target(1)).generate("see <image>", images=images)
+
+
+def test_images_that_the_device_has_no_memory_for_fail_their_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[Tensor]] = []
+    prepare = ToyMedia.prepare
+
+    def full(
+        self: ToyMedia,
+        text: str | Sequence[int],
+        media: Sequence[bytes],
+        max_tokens: int | None = None,
+        runner: GraphRunner | None = None,
+        videos: Sequence[VideoFrames] = (),
+    ) -> PreparedPrompt:
+        if media == (TWO,):
+            half_done = torch.zeros(7)
+            held.append(weakref.ref(half_done))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB.\nmore of it")
+        return prepare(self, text, media, max_tokens, runner, videos)
+
+    monkeypatch.setattr(ToyMedia, "prepare", full)
+    good, bad = Prompt("see <image>", images=[ONE]), Prompt("see <image>", images=[TWO])
+    first, failed, last = (
+        shared().generate_batch([good, bad, good], max_new_tokens=COUNT, raise_errors=False).completions
+    )
+    assert first.token_ids == last.token_ids == expected("see <image>", [ONE])
+    assert isinstance(failed.error, CapacityError)
+    said = r"^prompt 1 \(images of 6 bytes\): 1 image is given, and cpu has no memory left .*allocate 3 GiB\.\); give fewer"
+    assert re.search(said, str(failed.error)), failed.error
+    assert held[0]() is None, "what was computed until then is free"
 
 
 def test_a_model_of_text_says_which_models_read_images() -> None:

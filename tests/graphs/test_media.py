@@ -116,6 +116,23 @@ def test_a_body_without_counts_is_run_once_on_all() -> None:
     assert tower.seen == [5, 5, 5]
 
 
+@pytest.mark.parametrize("name", RUNNERS)
+def test_what_cannot_be_cut_into_groups_is_refused_and_nothing_of_it_left_out(name: str) -> None:
+    runner, right = RUNNERS[name](), given(3)
+    longer = BufferSlot("masks", Axis.REQUESTS, (2,), torch.float32)
+    tower = Tower(inputs=(PIXELS, X, longer))
+    with pytest.raises(GraphError) as caught:
+        encode_media(tower, {**right, "masks": torch.zeros(5, 2)}, runner)
+    for said in (
+        "3 problems",
+        "'scale' was given, declared are pixels, x, masks",
+        "'x' is declared but was not given; given are pixels, scale, masks",
+        "'masks' is [5, 2], but there are 3 items; give as many along axis 0",
+    ):
+        assert said in str(caught.value)
+    assert not tower.seen
+
+
 def test_what_a_graph_gives_is_its_own_memory_and_what_is_encoded_is_not() -> None:
     """Rows of a prompt that waits must not change when the next one is encoded."""
     runner, tower = ladder(), Tower()

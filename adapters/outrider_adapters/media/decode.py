@@ -90,6 +90,8 @@ def _rgb(image: Image.Image, inverted: bool, name: str) -> Image.Image:
         )
     if image.mode in _SIXTEEN_BIT:
         return _from_sixteen_bits(image, inverted)
+    if image.mode == "La":  # grey times its opacity, which Pillow only takes apart again
+        image = image.convert("LA")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)

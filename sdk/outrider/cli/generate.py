@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -226,6 +227,10 @@ def _videos(source: str | None, frames: Sequence[str], fps: float | None) -> tup
     if not frames or fps is None:
         missing = "--frame" if fps is not None else "--fps"
         raise click.UsageError(f"of --frame and --fps only one is given; a video needs {missing} as well")
+    if not 0 < fps < math.inf:
+        raise click.UsageError(
+            f"--fps is {fps:g}, allowed are numbers above 0; say how many of the --frame files are a second"
+        )
     return (Video(frames, fps),)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import sys
@@ -183,9 +184,12 @@ def _videos(value: object, folder: Path) -> tuple[Video, ...]:
         if set(fields) != {"frames", "fps"}:
             raise InputError(f"{name} is {_shown(item)}, expected {_A_VIDEO}")
         fps = fields["fps"]
-        if not isinstance(fps, (int, float)) or isinstance(fps, bool):
-            raise InputError(f"{name}['fps'] is {_shown(fps)}, expected a number")
-        videos.append(Video(_paths(f"{name}['frames']", fields["frames"], folder), fps))
+        if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not 0 < fps < math.inf:
+            raise InputError(f"{name}['fps'] is {_shown(fps)}, expected a number above 0")
+        frames = _paths(f"{name}['frames']", fields["frames"], folder)
+        if not frames:
+            raise InputError(f"{name}['frames'] is [], expected at least one path")
+        videos.append(Video(frames, fps))
     return tuple(videos)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 
+import torch
 from attrs import field, frozen
 
-from outrider.errors import ContextLengthError, InputError
+from outrider.errors import CapacityError, ContextLengthError, InputError
 from outrider.generation.media import ImageLike, Video, given, read_media, several_images, several_videos, shown
 from outrider.generation.settings import RequestSettings
 from outrider.interfaces import GraphRunner, MultimodalProvider, PreparedPrompt, Target
@@ -83,6 +84,7 @@ def encode_prompt(
         InputError: text without a tokenizer or that is no Unicode; media for a model that takes none, files that cannot be
             read, media that cannot be used, more or fewer than placeholders. What concerns media names the prompt.
         ContextLengthError: a prompt with media is too long.
+        CapacityError: the device has no memory left to encode its media.
     """
     media, has_media = target.media, bool(prompt.images or prompt.videos)
     if media is None or (prompt.videos and not media.reads_videos):
@@ -99,11 +101,19 @@ def encode_prompt(
         if not count and isinstance(prompt.content, str):
             content = _token_ids(target, _as_chat(media, prompt.content, len(files.images), len(files.videos)))
         prepared = media.prepare(content, files.images, max_tokens, runner, files.videos)
+        return EncodedPrompt(prepared.token_ids, prepared)
     except ContextLengthError as error:
         raise ContextLengthError(f"{_named(prompt, place)}: {error}") from error
     except InputError as error:
         raise InputError(f"{_named(prompt, place)}: {error}") from error
-    return EncodedPrompt(prepared.token_ids, prepared)
+    except torch.OutOfMemoryError as error:
+        said = str(error).partition("\n")[0]
+    # Not from within the handler: the device's error would keep alive what was computed until then.
+    media_given, device = given(len(prompt.images), len(prompt.videos)), target.stack.spec.device
+    raise CapacityError(
+        f"{_named(prompt, place)}: {media_given}, and {device} has no memory left to encode them ({said}); give fewer or "
+        "smaller ones, or leave less memory to keys and values"
+    )
 
 
 def _named(prompt: Prompt, place: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from outrider.errors import ConformanceError, GraphError
+from outrider.errors import ConformanceError, GraphError, Problems
 from outrider.interfaces import GraphRunner, MediaBody
 from outrider.types import Axis, BodyCalls, RunOutside, run_directly
 from outrider.types.counts import counted
@@ -24,13 +24,15 @@ def encode_media(body: MediaBody, inputs: Mapping[str, Tensor], runner: GraphRun
 
     Raises:
         ConformanceError: the counts of ``body`` do not ascend from 1.
-        GraphError: ``inputs`` have no items, though ``body`` names counts.
+        GraphError: ``body`` names counts, and ``inputs`` have no items, differ in how many, or are others than it declares.
     """
     if not body.counts:
         return {name: tensor.clone() for name, tensor in _run(body, inputs, runner).items()}
+    items = items_in(body, inputs)
+    _check_items(body, inputs, items)
     parts: dict[str, list[Tensor]] = {slot.name: [] for slot in body.outputs}
     first = 0
-    for count in groups_of(items_in(body, inputs), body.counts):
+    for count in groups_of(items, body.counts):
         group = {
             slot.name: inputs[slot.name].narrow(len(slot.leading), first, count)
             if slot.axis is Axis.REQUESTS
@@ -86,6 +88,22 @@ def items_in(body: MediaBody, inputs: Mapping[str, Tensor]) -> int:
 def media_calls(outside: RunOutside = run_directly) -> BodyCalls:
     """What a body of media is given: there is no KV memory to attend to."""
     return BodyCalls(_no_attention, outside)
+
+
+def _check_items(body: MediaBody, inputs: Mapping[str, Tensor], items: int) -> None:
+    """Refuse inputs that cannot be cut into groups; of what is cut away no runner could tell."""
+    slots = {slot.name: slot for slot in body.inputs}
+    with Problems("media cannot be cut into groups", GraphError) as problems:
+        for name in inputs.keys() - slots.keys():
+            problems.add(f"'{name}' was given, declared are {', '.join(slots)}; declare it as well")
+        for name, slot in slots.items():
+            given, axis = inputs.get(name), len(slot.leading)
+            if given is None:
+                problems.add(f"'{name}' is declared but was not given; given are {', '.join(inputs)}")
+            elif slot.axis is Axis.REQUESTS and (given.dim() <= axis or given.shape[axis] != items):
+                problems.add(
+                    f"'{name}' is {list(given.shape)}, but there are {counted(items, 'item')}; give as many along axis {axis}"
+                )
 
 
 def _run(body: MediaBody, inputs: Mapping[str, Tensor], runner: GraphRunner | None) -> Mapping[str, Tensor]:

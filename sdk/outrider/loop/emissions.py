@@ -1,6 +1,10 @@
-"""What one arrived result gives one request."""
+"""What an arrived result gives its requests."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attrs import frozen
 
 from outrider.errors import InputError, NonFiniteLogitsError, OutriderError
 from outrider.loop.readback import Arrived, PendingResult
@@ -9,7 +13,42 @@ from outrider.text.constraints import advance_path
 from outrider.types import RequestId
 from outrider.types.request import Emission
 
-__all__ = ["emission_of"]
+__all__ = ["Taken", "emission_of", "take_rows"]
+
+
+@frozen(eq=False)
+class Taken:
+    """What a result gave: ``emissions``, the requests that ``ended`` with it, and the first ``failure`` of host code in it."""
+
+    emissions: list[Emission]
+    ended: list[RequestTrack]
+    failure: BaseException | None
+
+
+def take_rows(
+    pending: PendingResult, rows: Sequence[Arrived], find: Callable[[RequestId], RequestTrack | None]
+) -> Taken:
+    """Account for all ``rows`` of ``pending`` whose requests ``find`` knows still.
+
+    A request whose constraint raises is cancelled: it stands nobody knows where. Those after it lose nothing.
+    """
+    emissions: list[Emission] = []
+    ended: list[RequestTrack] = []
+    failures: list[BaseException] = []
+    for request_id, arrived in zip(pending.request_ids, rows, strict=True):
+        track = find(request_id)
+        if track is None:
+            continue
+        try:
+            emission = emission_of(track, pending, arrived)
+        except BaseException as error:  # handed on, when the rows after it were taken
+            failures.append(error)
+            emission = Emission(request_id, (), finish_reason="cancelled")
+        if emission is not None:
+            emissions.append(emission)
+            if emission.finish_reason is not None:
+                ended.append(track)
+    return Taken(emissions, ended, failures[0] if failures else None)
 
 
 def emission_of(track: RequestTrack, pending: PendingResult, arrived: Arrived) -> Emission | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 
 import torch
 from attrs import frozen
@@ -19,13 +18,13 @@ from outrider.loop.capture import Capture
 from outrider.loop.checks import check_request
 from outrider.loop.clock import RoundClock
 from outrider.loop.core import DecodeCore
-from outrider.loop.emissions import emission_of
+from outrider.loop.emissions import take_rows
 from outrider.loop.host_rounds import count_host_round
 from outrider.loop.limits import EngineLimits
 from outrider.loop.media import check_prepared, known_ids, media_positions
 from outrider.loop.prompt_pass import PromptPass
 from outrider.loop.prompts import PrefillPrompt
-from outrider.loop.readback import Arrived, PendingResult
+from outrider.loop.readback import PendingResult
 from outrider.loop.round import run_round
 from outrider.loop.row_owners import Admission, Batch, RowOwners
 from outrider.loop.rows import RowSetup, RowStore
@@ -330,27 +329,11 @@ class Engine:
             try:
                 self._clock.arrived(pending, [row.report for row in rows])
             finally:
-                self._take_rows(pending, rows)
-
-    def _take_rows(self, pending: PendingResult, rows: Sequence[Arrived]) -> None:
-        """Emit what arrived for each; one whose constraint raises is cancelled, and the others lose nothing."""
-        ended: list[RequestTrack] = []
-        failures: list[BaseException] = []
-        for request_id, arrived in zip(pending.request_ids, rows, strict=True):
-            track = self._owners.find(request_id)
-            if track is None:
-                continue
-            try:
-                if self._take(track, pending, arrived):
-                    ended.append(track)
-            except BaseException as error:  # noqa: BLE001 - raised below, when the rows after it were taken
-                failures.append(error)
-                self._emitted.append(Emission(request_id, (), finish_reason="cancelled"))
-                ended.append(track)
-        if ended:
-            self._owners.release(*ended)
-        if failures:
-            raise failures[0]
+                taken = take_rows(pending, rows, self._owners.find)
+                self._emitted += taken.emissions
+                self._owners.release(*taken.ended)
+                if taken.failure is not None:
+                    raise taken.failure
 
     def _cancel_moved(self) -> None:
         """After a round that raised: cancel requests whose rows stand elsewhere than at what was read, all read now."""
@@ -360,14 +343,6 @@ class Engine:
         lost = [each for each, at in zip(tracks, standing, strict=True) if at != (each.total, False)]
         self._emitted += [Emission(track.request_id, (), finish_reason="cancelled") for track in lost]
         self._owners.release(*lost)
-
-    def _take(self, track: RequestTrack, pending: PendingResult, arrived: Arrived) -> bool:
-        """Emit what arrived for a request; whether it has ended."""
-        emission = emission_of(track, pending, arrived)
-        if emission is None:
-            return False
-        self._emitted.append(emission)
-        return emission.finish_reason is not None
 
     def _check_open(self) -> None:
         if self._closed:

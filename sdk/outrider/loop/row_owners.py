@@ -112,6 +112,8 @@ class RowOwners:
 
         The last of those that run fill the holes, so nobody is moved twice, or moved and then ended. Those admitted close up.
         """
+        if not tracks:
+            return
         for track in tracks:
             del self._by_id[track.request_id]
             self._pages.release(track.row)

@@ -164,6 +164,26 @@ def test_other_modes_are_what_they_look_like(mode: str) -> None:
     assert (pixels(encoded(image, "TIFF")) == 255).all()
 
 
+def two_samples_tiff(pixels: list[tuple[int, int]], second: int) -> bytes:
+    """One row of grey and a ``second`` sample (1: the opacity that grey was multiplied by; 2: opacity; 0: anything else)."""
+    rows = bytes(value for pixel in pixels for value in pixel)
+    tags = {256: len(pixels), 257: 1, 258: 8 | 8 << 16, 259: 1, 262: 1, 277: 2, 278: 1, 279: len(rows), 338: second}
+    start = 10 + 12 * (len(tags) + 1) + 4
+    entries = b"".join(
+        # Two numbers of 16 bits, or one of 32.
+        struct.pack("<HHII", tag, 3 if tag == 258 else 4, 2 if tag == 258 else 1, value)
+        for tag, value in sorted({**tags, 273: start}.items())
+    )
+    return b"II*\0" + struct.pack("<IH", 8, len(tags) + 1) + entries + bytes(4) + rows
+
+
+def test_grey_that_was_multiplied_by_its_opacity_is_laid_on_white_once() -> None:
+    row = [(100, 255), (0, 0), (20, 51), (0, 255)]
+    assert pixels(two_samples_tiff(row, second=1))[0, :, 0].tolist() == [100, 255, 20 + 204, 0]
+    row = [(100, 255), (7, 0), (100, 51), (0, 255)]
+    assert pixels(two_samples_tiff(row, second=2))[0, :, 0].tolist() == [100, 255, 20 + 204, 0]
+
+
 @pytest.mark.parametrize("file_format", ["GIF", "WEBP", "PNG"])
 def test_of_an_animation_the_first_frame_counts(file_format: str) -> None:
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
