@@ -242,3 +242,18 @@ def test_prompts_with_settings_of_their_own() -> None:
 
 def test_no_prompts() -> None:
     assert model().generate_batch([]).completions == ()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_stream_that_begins_while_others_hold_and_await_every_row_waits_for_its_turn(batch: int) -> None:
+    made = model(batch=batch)
+    settings = RequestSettings(max_new_tokens=9)
+    one = made.stream_batch(PROMPTS, settings=settings)
+    while made.engine.num_waiting == 0:
+        next(one)
+    for _ in range(2):
+        other = list(made.stream_batch(PROMPTS[:2], settings=settings))
+        done = {delta.index: delta.completion for delta in other if delta.completion is not None}
+        assert {index: completion.token_ids for index, completion in done.items()} == {0: text(0, 9), 1: text(1, 9)}
+    list(one)
+    check_idle(made)

@@ -191,7 +191,7 @@ class SpeculativeModel:
                         continue
                     active[request_id] = progress
                     self._inboxes[request_id] = arrived
-                if not active:
+                if exhausted and not active:
                     return
                 if not arrived:
                     self._deliver(self.engine.step())
