@@ -138,6 +138,10 @@ class TimedVerifier:
     inner: Verifier
     ledger: Ledger
 
+    @property
+    def chains_only(self) -> bool:
+        return self.inner.chains_only
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         with self.ledger.within(Part.ACCEPT):
             acceptance = self.inner.accept(proposal, logits, state)

@@ -233,7 +233,7 @@ def test_parts_of_other_packages_are_asked_for_by_name(monkeypatch: pytest.Monke
         raise OSError("no such library")
 
     registry.register(DRAFTERS, "mine", lambda: mine)
-    registry.register(registry.VERIFIERS, "careful", lambda: LosslessChoice(RejectionVerifier(), chains_only=True))
+    registry.register(registry.VERIFIERS, "careful", lambda: LosslessChoice(BlockVerifier()))
     registry.register(registry.VERIFIERS, "broken", broken)
     assert "mine" in drafter_names()
     made = outrider.load(drafter="mine", verifier="careful", num_draft_tokens=4, options=OPTIONS)

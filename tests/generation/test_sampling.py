@@ -122,7 +122,7 @@ SHAPES: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_rows_beside_sampled_ones_are_exact_under_every_verifier(verifier: str, shape: str) -> None:
-    if registry.verifier(verifier).chains_only and "tree" in shape:
+    if registry.verifier(verifier).verifier.chains_only and "tree" in shape:
         pytest.skip("chains only")
     plan = DraftPlan.of(DraftingOptions.of({**SHAPES[shape], "verifier": verifier}), has_draft=True, explicit=False)
     drafter = plan.builder(trained_pair().eagle3)

@@ -20,6 +20,10 @@ class GreedyVerifier:
         """Greedy output is the target's own."""
         return "same tokens"
 
+    @property
+    def chains_only(self) -> bool:
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted path for ``logits [B, N + 1, V]``; NaN anywhere in a row shows in its maximum."""
         best, choice = logits.max(dim=-1)

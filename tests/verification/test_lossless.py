@@ -62,6 +62,10 @@ class BonusFromWhole:
     def __init__(self, inner: Verifier) -> None:
         self._inner = inner
 
+    @property
+    def chains_only(self) -> bool:
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         accepted = self._inner.accept(proposal, logits, state)
         nodes = accepted.path.gather(1, accepted.counts[:, None]).squeeze(1)
@@ -75,6 +79,10 @@ class SharedBonus:
 
     def __init__(self, inner: Verifier) -> None:
         self._inner = inner
+
+    @property
+    def chains_only(self) -> bool:
+        return False
 
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         one_seed = evolve(state.sampling, seeds=torch.zeros_like(state.sampling.seeds))
@@ -90,6 +98,10 @@ class DraftIdsForTargetIds:
     def __init__(self, inner: Verifier) -> None:
         self._inner = inner
 
+    @property
+    def chains_only(self) -> bool:
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         assert proposal.distribution is not None
         probs = proposal.distribution.probs[..., [4, 1, 0, 3, 2]]
@@ -101,6 +113,10 @@ class OtherTemperature:
 
     def __init__(self, inner: Verifier) -> None:
         self._inner = inner
+
+    @property
+    def chains_only(self) -> bool:
+        return False
 
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         assert proposal.distribution is not None

@@ -61,7 +61,7 @@ class DraftPlan:
             verifier = registry.verifier(options.verifier) if options.verifier in known else None
             if verifier is None:
                 problems.add(f"verifier '{options.verifier}' is not known; known are: {', '.join(known)}")
-            elif verifier.chains_only and not _is_chain(shape):
+            elif verifier.verifier.chains_only and not _is_chain(shape):
                 problems.add(
                     f"verifier {options.verifier} is defined for chains only, and a tree is asked; leave the tree out, or "
                     "verify it with exact or rejection"

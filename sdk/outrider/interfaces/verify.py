@@ -28,6 +28,12 @@ ProposalKind = Literal["greedy", "coupled", "sampled"]
 class Verifier(Protocol):
     """Decides which path of a proposal is accepted."""
 
+    @property
+    @abstractmethod
+    def chains_only(self) -> bool:
+        """Whether it cannot verify trees; an engine whose drafter makes them is then refused."""
+        ...
+
     @abstractmethod
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted path, given the target's ``logits [B, N + 1, V]`` at the root and every drafted node.
@@ -61,12 +67,11 @@ class LossyVerifier(Verifier, Protocol):
 class LosslessChoice:
     """A lossless verifier that can be asked for by name, and what suits it.
 
-    ``proposal``: the proposals that it accepts most of. ``chains_only``: it cannot verify trees.
+    ``proposal``: the proposals that it accepts most of.
     """
 
     verifier: LosslessVerifier
     proposal: ProposalKind = "coupled"
-    chains_only: bool = False
 
     def gives_same_tokens(self, greedy: bool) -> bool:
         """Whether a request (``greedy``: at temperature 0) gets the very tokens of plain decoding."""
@@ -82,7 +87,6 @@ class LossyChoice:
 
     verifier: LossyVerifier
     proposal: ProposalKind = "coupled"
-    chains_only: bool = False
     exact_when_greedy: bool = False
 
     def gives_same_tokens(self, greedy: bool) -> bool:

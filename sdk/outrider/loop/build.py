@@ -71,7 +71,7 @@ def build_engine(
     ``memory``: KV memory that the caller owns; its page size and number of pages then count, not those of ``options``.
 
     Raises:
-        BindError: target, draft and attention backend do not fit; all problems at once.
+        BindError: target, draft, attention backend and verifier do not fit; all problems at once.
         ConfigurationError: sizes that cannot work.
         CapacityError: the device has not that much memory.
     """
@@ -95,12 +95,13 @@ def build_engine(
     feedback = RoundListeners()
     # One row more than requests: `DecodeCore.spare_row`.
     made = builder.build(DrafterParts(options.max_batch_size + 1, target, attention, runner, kv_memory, feedback))
-    _check_target(target, made)
+    verifier = ExactVerifier() if verifier is None else verifier
+    _check_parts(target, made, verifier)
     kv = kv_memory.cache(spec.layers, spec.dtype)
     core = DecodeCore(
         target=target,
         drafter=made,
-        verifier=ExactVerifier() if verifier is None else verifier,
+        verifier=verifier,
         plans=PlanCache(attention, spec.layers, kv),
         runner=runner,
         kv=kv,
@@ -154,12 +155,17 @@ def _check_options(options: EngineOptions, target: Target, builder: DrafterBuild
             problems.add(f"{spec.name} has {len(target.eos_ids)} end ids, max_stop_ids is {options.max_stop_ids}")
 
 
-def _check_target(target: Target, drafter: Drafter) -> None:
+def _check_parts(target: Target, drafter: Drafter, verifier: Verifier) -> None:
     name, layers = target.stack.spec.name, target.stack.spec.num_layers
-    with Problems(f"drafter and target '{name}' do not fit", BindError) as problems:
+    with Problems(f"drafter, verifier and target '{name}' do not fit", BindError) as problems:
         for tap in drafter.taps:
             if not tap.exists_in(layers):
                 problems.add(f"{tap} is asked, the target has boundaries 0 to {layers} and final_norm")
+        if verifier.chains_only and not drafter.shape.is_chain:
+            problems.add(
+                f"the verifier is defined for chains only, and the drafter proposes a tree of {drafter.shape.num_tokens} tokens "
+                f"in {drafter.shape.depth} levels; draft a chain, or verify with ExactVerifier or RejectionVerifier"
+            )
         if target.rollback is not None and drafter.shape.num_tokens > 0:
             problems.add(
                 f"drafting {counted(drafter.shape.num_tokens, 'token')} a round is asked of a target that keeps state between "

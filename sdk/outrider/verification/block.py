@@ -36,6 +36,11 @@ class BlockVerifier:
         """Tokens of the same joint distribution as plain decoding's."""
         return "same distribution"
 
+    @property
+    def chains_only(self) -> bool:
+        """It is defined for chains."""
+        return True
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted prefix for ``logits [B, N + 1, V]``, which are left unchanged.
 

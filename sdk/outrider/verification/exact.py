@@ -30,6 +30,11 @@ class ExactVerifier:
         """The same seed gives the same tokens as plain decoding."""
         return "same tokens"
 
+    @property
+    def chains_only(self) -> bool:
+        """It verifies trees as well."""
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted path for ``logits [B, N + 1, V]``, which are left unchanged."""
         choice = choose_tokens(logits, state, proposal)

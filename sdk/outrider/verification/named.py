@@ -23,7 +23,7 @@ def rejection() -> LosslessChoice:
 
 def block() -> LosslessChoice:
     """`BlockVerifier`: the distribution of plain decoding, for chains."""
-    return LosslessChoice(BlockVerifier(), proposal="sampled", chains_only=True)
+    return LosslessChoice(BlockVerifier(), proposal="sampled")
 
 
 def typical() -> LossyChoice:

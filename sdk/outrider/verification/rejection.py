@@ -48,6 +48,11 @@ class RejectionVerifier:
         """Tokens of the same joint distribution as plain decoding's."""
         return "same distribution"
 
+    @property
+    def chains_only(self) -> bool:
+        """It verifies trees as well."""
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted path for ``logits [B, N + 1, V]``, which are left unchanged."""
         target = target_distribution(logits, state, proposal)

@@ -52,6 +52,11 @@ class TypicalVerifier:
             " leans towards the draft; greedy rows are the target's own"
         )
 
+    @property
+    def chains_only(self) -> bool:
+        """It verifies trees as well."""
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         """The accepted path for ``logits [B, N + 1, V]``, which are left unchanged."""
         target = target_distribution(logits, state, proposal)

@@ -88,6 +88,10 @@ class Careful:
     def guarantee(self) -> Literal["same distribution"]:
         return "same distribution"
 
+    @property
+    def chains_only(self) -> bool:
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         return Acceptance(proposal.parents, state.lengths, proposal.tokens, logits.isfinite().all(-1).all(-1))
 
@@ -96,6 +100,10 @@ class Lenient:
     @property
     def loss(self) -> str:
         return "takes any token among the ten most probable"
+
+    @property
+    def chains_only(self) -> bool:
+        return False
 
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         return Careful().accept(proposal, logits, state)

@@ -44,6 +44,10 @@ class Lenient:
     def loss(self) -> str:
         return "anything may differ"
 
+    @property
+    def chains_only(self) -> bool:
+        return False
+
     def accept(self, proposal: Proposal, logits: Tensor, state: DecodeState) -> Acceptance:
         return Acceptance(proposal.parents, state.lengths, proposal.tokens, logits)
 
