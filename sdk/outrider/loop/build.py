@@ -163,7 +163,7 @@ def _check_parts(target: Target, drafter: Drafter, verifier: Verifier) -> None:
                 problems.add(f"{tap} is asked, the target has boundaries 0 to {layers} and final_norm")
         if verifier.chains_only and not drafter.shape.is_chain:
             problems.add(
-                f"the verifier is defined for chains only, and the drafter proposes a tree of {drafter.shape.num_tokens} tokens "
+                f"the verifier is defined for chains only, the drafter proposes a tree of {drafter.shape.num_tokens} tokens "
                 f"in {drafter.shape.depth} levels; draft a chain, or verify with ExactVerifier or RejectionVerifier"
             )
         if target.rollback is not None and drafter.shape.num_tokens > 0:
