@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -61,6 +62,9 @@ class BareRunner:
         planner: AttnPlanner,  # noqa: ARG002
     ) -> tuple[PhaseShape, ...]:
         return ()
+
+    def capturing(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Refused:
         return Refused(RefusalReason.NOT_CAPTURED, f"{phase.value} of {shape}", "choose a runner that captures")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -62,6 +63,10 @@ class EagerRunner:
         """
         self._check_open("capture")
         return ()
+
+    def capturing(self) -> AbstractContextManager[None]:
+        """Nothing is captured within it either."""
+        return nullcontext()
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Refused:
         """Always refused: this runner has no graphs. Counts nothing."""

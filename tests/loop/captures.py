@@ -61,8 +61,11 @@ PHASES = STEPS["phases"]
 SAMPLED = SamplingParams(temperature=0.8, seed=5)
 
 
-def runner(steps: Steps | None = None, role: Role = Role.BOTH, full: str | None = None) -> LadderRunner:
-    return LadderRunner("again", (AgainMedium(full),), steps, GraphOptions(REQUESTS, TOKENS, role))
+def runner(
+    steps: Steps | None = None, role: Role = Role.BOTH, full: str | None = None, *, on_demand: bool = True
+) -> LadderRunner:
+    options = GraphOptions(REQUESTS, TOKENS, role, on_demand)
+    return LadderRunner("again", (AgainMedium(full),), steps, options)
 
 
 def tapes() -> LadderRunner:

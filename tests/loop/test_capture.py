@@ -8,7 +8,7 @@ import torch
 from outrider.errors import ClosedError, GraphError
 from outrider.interfaces import DrafterBuilder
 from outrider.loop.engine import Engine
-from outrider.types import SamplingParams
+from outrider.types import Phase, RefusalReason, SamplingParams
 from outrider_backends.eager import EagerRunner
 from tests.loop.captures import (
     BUILDERS,
@@ -30,6 +30,24 @@ from tests.support.engines import drive
 @pytest.mark.parametrize("name", BUILDERS)
 def test_no_request_captures_anything_afterwards_and_all_get_what_they_get_eagerly(name: str, steps: str) -> None:
     is_complete(engine(runner(STEPS[steps]), BUILDERS[name]), BUILDERS[name])
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("name", ["off", "chain", "tree"])
+def test_the_same_of_runners_that_capture_nothing_later(name: str, steps: str) -> None:
+    is_complete(engine(runner(STEPS[steps], on_demand=False), BUILDERS[name]), BUILDERS[name])
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_what_was_not_captured_is_never_captured_by_a_request(steps: str) -> None:
+    made, plain = engine(runner(STEPS[steps], on_demand=False)), engine(EagerRunner())
+    assert outcome(made, requests(SAMPLED)) == outcome(plain, requests(SAMPLED))
+    assert not made.report.captured
+    assert {where for _, where in made.report.ran} == {"eager"}
+    assert {reason for _, reason in made.report.refused} <= {RefusalReason.NOT_CAPTURED, RefusalReason.NOT_UNIFORM}
+    assert ((Phase.ROUND, RefusalReason.NOT_CAPTURED) in made.report.refused) is (steps == "rounds")
+    made.capture()
+    assert made.report.captured
 
 
 def test_the_same_of_tapes() -> None:

@@ -52,8 +52,8 @@ class _Held(Generic[G]):
 class BodyGraphs(ABC, Generic[W, G]):
     """Graphs of one kind, each of one body at one size. A kind says which size a call takes, and how it is captured.
 
-    With ``on_demand`` a graph is captured when it is first needed; else only what `make` was told is served. A graph must
-    keep alive whatever its owner is told by, since ids stand for it.
+    Where the capturer captures `Capturer.on_demand`, a graph is captured when it is first needed; else only what `make` was
+    told is served. A graph must keep alive whatever its owner is told by, since ids stand for it.
     """
 
     def __init__(
@@ -62,7 +62,6 @@ class BodyGraphs(ABC, Generic[W, G]):
         capturer: Capturer,
         modes: Mapping[Phase, CaptureHiddenMode],
         *,
-        on_demand: bool,
         poison: bool,
         capacity: int | None = None,
     ) -> None:
@@ -70,7 +69,6 @@ class BodyGraphs(ABC, Generic[W, G]):
         self._by = by
         self._capturer = capturer
         self._refusals = Refusals(by, modes)
-        self._on_demand = on_demand
         self._poison = poison
         self._capacity = capacity
         self._graphs: OrderedDict[_Place, _Held[G]] = OrderedDict()
@@ -153,7 +151,7 @@ class BodyGraphs(ABC, Generic[W, G]):
     ) -> Mapping[str, Tensor] | Refused:
         """What ``run`` gives of the graph that serves a call of ``shape``, or why there is none."""
         captured = set[PhaseShape]()
-        if not self._on_demand:
+        if not self._capturer.on_demand:
             owner = self._owner(phase, body, where)
             captured = {place[1] for place, held in self._graphs.items() if place[0] == owner and phase in held.phases}
         answer = self._admit(phase, shape, captured, self._refusals.of_body(phase, body))
@@ -168,13 +166,13 @@ class BodyGraphs(ABC, Generic[W, G]):
     def _admit(
         self, phase: Phase, shape: PhaseShape, captured: Set[PhaseShape], lost: Refused | None
     ) -> Admitted | Refused:
-        """Whether ``shape`` is served, and at which size: without ``on_demand`` one of those ``captured``."""
+        """Whether ``shape`` is served, and at which size: where nothing is captured on demand, one of those ``captured``."""
         size = self._size_of(phase, shape)
         if isinstance(size, Refused):
             return size
         if lost is not None:
             return lost
-        if not self._on_demand:
+        if not self._capturer.on_demand:
             fitting = [one for one in captured if self._holds(one, shape)]
             if not fitting:
                 return self._refusals.not_captured(self._lacking(phase, shape, captured))

@@ -54,10 +54,9 @@ class BreakableGraphs(BodyGraphs[AttnPlanner, BreakableGraph]):
         buckets: Buckets[TokenCount],
         modes: Mapping[Phase, CaptureHiddenMode],
         *,
-        on_demand: bool,
         poison: bool,
     ) -> None:
-        super().__init__(_BY, capturer, modes, on_demand=on_demand, poison=poison)
+        super().__init__(_BY, capturer, modes, poison=poison)
         self._buckets = buckets
         self._shared: dict[int, _Shared] = {}
         self._crossing = Crossing(buckets.largest)

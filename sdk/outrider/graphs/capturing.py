@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -18,10 +19,21 @@ __all__ = ["Capturer", "out_of_memory", "uncapturable"]
 class Capturer:
     """Captures of one runner, each recorded in its report."""
 
-    def __init__(self, media: Sequence[GraphMedium], report: DispatchReport) -> None:
+    def __init__(self, media: Sequence[GraphMedium], report: DispatchReport, *, on_demand: bool = True) -> None:
         """``media``: the first that takes a device serves it."""
         self._media = tuple(media)
         self._report = report
+        self.on_demand: bool = on_demand
+        """Whether a call for which there is no graph captures one."""
+
+    @contextmanager
+    def capturing(self) -> Generator[None]:
+        """Within it calls capture what they need."""
+        before, self.on_demand = self.on_demand, True
+        try:
+            yield
+        finally:
+            self.on_demand = before
 
     def medium(self, device: torch.device, by: str) -> GraphMedium | Refused:
         """What captures work on ``device``."""

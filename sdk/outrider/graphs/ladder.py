@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import torch
@@ -57,13 +58,11 @@ class LadderRunner:
         options, modes = self._options, {**HIDDEN_MODES, **self._options.hidden_modes}
         self._requests = request_buckets() if options.requests is None else options.requests
         self._tokens = token_buckets() if options.tokens is None else options.tokens
-        capturer = Capturer(media, self._report)
+        self._capturer = capturer = Capturer(media, self._report, on_demand=options.on_demand)
         self._rounds = RoundGraphs(capturer, self._requests)
-        self._breakables = BreakableGraphs(
-            capturer, self._tokens, modes, on_demand=options.on_demand, poison=options.poison
-        )
-        self._phases = PhaseGraphs(capturer, self._requests, modes, on_demand=options.on_demand, poison=options.poison)
-        self._media = MediaGraphs(capturer, on_demand=options.on_demand, poison=options.poison)
+        self._breakables = BreakableGraphs(capturer, self._tokens, modes, poison=options.poison)
+        self._phases = PhaseGraphs(capturer, self._requests, modes, poison=options.poison)
+        self._media = MediaGraphs(capturer, poison=options.poison)
         self._direct = DirectCalls()
         self._closed = False
 
@@ -113,6 +112,15 @@ class LadderRunner:
                     break
                 self._report.count_refusal(phase, made)
         return tuple(captured)
+
+    def capturing(self) -> AbstractContextManager[None]:
+        """Within it every call captures what it needs, ``on_demand`` or not.
+
+        Raises:
+            ClosedError: the runner is closed.
+        """
+        self._check_open("capture")
+        return self._capturer.capturing()
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
         """Whether a graph serves a call of ``shape``, and at which size: a function of the shape and what was captured.

@@ -30,8 +30,8 @@ def declared_eager(reason: str) -> Refused:
 class MediaGraphs(BodyGraphs[OnDevice, MediaGraph]):
     """Serves bodies that attend to no KV memory. Of more than 64 graphs the least recently used goes."""
 
-    def __init__(self, capturer: Capturer, *, on_demand: bool, poison: bool) -> None:
-        super().__init__(_BY, capturer, {}, on_demand=on_demand, poison=poison, capacity=_CAPACITY)
+    def __init__(self, capturer: Capturer, *, poison: bool) -> None:
+        super().__init__(_BY, capturer, {}, poison=poison, capacity=_CAPACITY)
 
     def serve(self, body: MediaBody, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor] | Refused:
         """Outputs of the call by replay, or why there are none.

@@ -21,8 +21,8 @@ class RunnerOptions:
 
     ``role``: what the worker does, and so what is worth capturing. ``capture_tokens`` and ``capture_requests``: the sizes at
     which prompts and rounds are captured (`token_buckets`, `request_buckets`); ``None`` leaves them to the runner.
-    ``on_demand``: capture phases and media when they are first needed; else only what `GraphRunner.capture` is told is served.
-    Rounds are no concern of it: whoever runs one has it captured.
+    ``on_demand``: capture when a graph is first needed; else only what `GraphRunner.capture` was told, or what was run within
+    `GraphRunner.capturing` (as `Engine.capture` does), is served.
     """
 
     role: Role = Role.BOTH
@@ -47,9 +47,9 @@ class Steps:
 class GraphOptions:
     """What a runner captures.
 
-    ``requests`` and ``tokens``: buckets, by default `request_buckets` and `token_buckets`. ``on_demand``: capture phases
-    and media when they are first needed; else only what `LadderRunner.capture` was told. ``hidden_modes``: by phase, FULL where
-    none is named. ``poison``: padding holds NaN and huge numbers, to prove that nothing reads it.
+    ``requests`` and ``tokens``: buckets, by default `request_buckets` and `token_buckets`. ``on_demand``: as in
+    `RunnerOptions`. ``hidden_modes``: by phase, FULL where none is named. ``poison``: padding holds NaN and huge numbers, to
+    prove that nothing reads it.
     """
 
     requests: Buckets[RequestCount] | None = None

@@ -45,10 +45,9 @@ class PhaseGraphs(BodyGraphs[AttnPlanner, PhaseGraph]):
         buckets: Buckets[RequestCount],
         modes: Mapping[Phase, CaptureHiddenMode],
         *,
-        on_demand: bool,
         poison: bool,
     ) -> None:
-        super().__init__(_BY, capturer, modes, on_demand=on_demand, poison=poison, capacity=_CAPACITY)
+        super().__init__(_BY, capturer, modes, poison=poison, capacity=_CAPACITY)
         self._buckets = buckets
 
     def serve(

@@ -17,7 +17,7 @@ from outrider.graphs.buckets import Buckets, length_bucket
 from outrider.graphs.capturing import Capturer, uncapturable
 from outrider.graphs.crossing import Crossing
 from outrider.interfaces import AttnPlan, Break, Captured, RoundStep
-from outrider.types import Phase, Refused, RequestCount, RoundShape, RunOutside, StepResult
+from outrider.types import Phase, RefusalReason, Refused, RequestCount, RoundShape, RunOutside, StepResult
 
 __all__ = ["RoundContext", "RoundGraphs"]
 
@@ -97,13 +97,16 @@ class RoundGraphs:
     def serve(self, key: RoundShape, step: RoundStep) -> tuple[StepResult, bool] | Refused:
         """What the round at ``key`` gives, and whether a graph gave it; it is run directly for the first time.
 
-        Refused where capturing it failed before. Device only, but where it captures.
+        Refused where capturing it failed before, or nothing is captured on demand. Device only, but where it captures.
         """
         place = (step, key)
         if place in self._refused:
             return self._refused[place]
         graph = self._graphs.get(place)
         if graph is None:
+            if not self._capturer.on_demand:
+                remedy = "capture before the first request (Engine.capture), or let the runner capture on demand"
+                return Refused(RefusalReason.NOT_CAPTURED, f"a round of {key}", remedy, _BY)
             warm = self._warm.pop(place, None)
             if warm is None:
                 return self._run_directly(place), False

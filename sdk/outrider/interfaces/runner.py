@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from torch import Tensor
@@ -122,6 +123,11 @@ class GraphRunner(Protocol):
         Raises:
             CaptureError: the body cannot be captured; every line that prevents it is named.
         """
+        ...
+
+    @abstractmethod
+    def capturing(self) -> AbstractContextManager[None]:
+        """Within it every call captures what it needs, whatever was chosen; a runner without graphs does as always."""
         ...
 
     @abstractmethod

@@ -74,7 +74,7 @@ class Capture:
         first = len(report.captured)
         began = time.perf_counter()
         done = 0
-        with _counts_kept(report):
+        with _counts_kept(report), runner.capturing():
             for done, size in enumerate(sizes, start=1):
                 before = len(report.captured)
                 lost = self._run_size(size, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -122,6 +123,9 @@ class Runner:
         self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
     ) -> tuple[PhaseShape, ...]:
         return ()
+
+    def capturing(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
         return Refused(RefusalReason.NOT_CAPTURED, "", "")

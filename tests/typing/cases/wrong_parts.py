@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -71,6 +72,9 @@ class RunnerWithoutClose:
         self, phase: Phase, body: GraphBody, shapes: Sequence[PhaseShape], planner: AttnPlanner
     ) -> tuple[PhaseShape, ...]:
         return ()
+
+    def capturing(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def admit(self, phase: Phase, shape: PhaseShape) -> Admitted | Refused:
         raise NotImplementedError
