@@ -154,6 +154,11 @@ class GraphRunner(Protocol):
         under `AttnPlanner.plan`, by replaying a graph whose buffers and `AttnBatch` are filled from ``inputs`` and
         ``batch`` first, or in pieces between which attention runs under `AttnPlanner.plan`. ``inputs`` and ``batch`` are
         only read. A call that no graph serves is run directly and counted in the report, with the reason.
+
+        Raises:
+            ClosedError: the runner is closed.
+            GraphError: ``inputs`` are not what the body declares.
+            ConformanceError: what the body returns is not.
         """
         ...
 
@@ -163,6 +168,8 @@ class GraphRunner(Protocol):
 
         Nothing is padded: a graph serves the number of items that it was captured at. A call that no graph serves is run
         directly and counted in the report, with the reason. Not while a round is run: both may use the same memory.
+
+        Raises what `run` does.
         """
         ...
 
