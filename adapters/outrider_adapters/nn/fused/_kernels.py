@@ -163,7 +163,7 @@ def gate(both: tl.tensor, out: tl.tensor, WIDTH: tl.constexpr, KIND: tl.constexp
         x = 0.5 * x * (1.0 + tl.erf(x * _SQRT_HALF))
     elif KIND == "gelu_tanh":
         # (1 + tanh(y)) / 2 is the sigmoid of 2y.
-        # The constant stands on the right: Triton 3.7's interpreter makes a constant of what one on the left is multiplied with.
+        # The constant stands on the right: on the left, Triton 3.7's interpreter makes a constant of the product.
         x *= _sigmoid((x + 0.044715 * x * x * x) * _TWO_SQRT_2_OVER_PI)
     else:
         x *= _sigmoid(1.702 * x)
