@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from outrider.drafting.builders import NoDraftBuilder
-from outrider.interfaces import Drafter, DrafterParts
-from outrider.types import DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
+import torch
+from attrs import frozen
 
-__all__ = ["HostReaderBuilder", "WrappedDrafter"]
+from outrider.drafting.builders import NoDraftBuilder
+from outrider.interfaces import Drafter, DrafterBuilder, DrafterParts
+from outrider.types import AttentionSpec, DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
+
+__all__ = ["HostReaderBuilder", "WrappedBuilder", "WrappedDrafter"]
 
 
 class WrappedDrafter(Drafter):
@@ -35,6 +38,28 @@ class WrappedDrafter(Drafter):
 
     def move_row(self, source: int, destination: int) -> None:
         self._inner.move_row(source, destination)
+
+
+@frozen(eq=False)
+class WrappedBuilder(DrafterBuilder):
+    """Asks for what ``inner`` asks for; tests say what they build of its drafter."""
+
+    inner: DrafterBuilder
+
+    @property
+    def slack(self) -> int:
+        return self.inner.slack
+
+    @property
+    def needs_tree(self) -> bool:
+        return self.inner.needs_tree
+
+    @property
+    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype] | None:
+        return self.inner.kv_layers
+
+    def build(self, parts: DrafterParts) -> Drafter:
+        return self.inner.build(parts)
 
 
 class HostReaderBuilder(NoDraftBuilder):

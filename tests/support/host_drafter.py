@@ -9,8 +9,8 @@ from attrs import field, frozen
 
 from outrider.drafting import ChainLayout, draft_lengths, histories
 from outrider.interfaces import Drafter, DrafterBuilder, DrafterParts
-from outrider.types import AttentionSpec, DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
-from tests.support.drafters import WrappedDrafter
+from outrider.types import DecodeState, HiddenTap, Proposal, TreeShape, VerifiedRows
+from tests.support.drafters import WrappedBuilder, WrappedDrafter
 
 __all__ = ["DeclaredBuilder", "HostBuilder", "HostDrafter"]
 
@@ -95,23 +95,10 @@ class HostBuilder(DrafterBuilder):
 
 
 @frozen(eq=False)
-class DeclaredBuilder(DrafterBuilder):
+class DeclaredBuilder(WrappedBuilder):
     """The drafter of ``inner`` with another declaration, true or not."""
 
-    inner: DrafterBuilder
     runs_on_host: bool
-
-    @property
-    def slack(self) -> int:
-        return self.inner.slack
-
-    @property
-    def needs_tree(self) -> bool:
-        return self.inner.needs_tree
-
-    @property
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype] | None:
-        return self.inner.kv_layers
 
     def build(self, parts: DrafterParts) -> Drafter:
         return _Declared(self.inner.build(parts), self.runs_on_host)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from attrs import field, frozen
 
-from outrider.interfaces import Drafter, DrafterBuilder, DrafterParts
-from outrider.types import AttentionSpec, DecodeState, Proposal
-from tests.support.drafters import WrappedDrafter
+from outrider.interfaces import Drafter, DrafterParts
+from outrider.types import DecodeState, Proposal
+from tests.support.drafters import WrappedBuilder, WrappedDrafter
 
 __all__ = ["Proposed", "RecordingBuilder"]
 
@@ -38,23 +37,10 @@ class Proposed:
 
 
 @frozen(eq=False)
-class RecordingBuilder:
+class RecordingBuilder(WrappedBuilder):
     """Builds a drafter of ``inner`` that is listened to."""
 
-    inner: DrafterBuilder
     proposed: list[Proposed] = field(factory=list[Proposed])
-
-    @property
-    def slack(self) -> int:
-        return self.inner.slack
-
-    @property
-    def needs_tree(self) -> bool:
-        return self.inner.needs_tree
-
-    @property
-    def kv_layers(self) -> tuple[tuple[AttentionSpec, ...], torch.dtype] | None:
-        return self.inner.kv_layers
 
     def build(self, parts: DrafterParts) -> Drafter:
         return _RecordingDrafter(self.inner.build(parts), self.proposed)

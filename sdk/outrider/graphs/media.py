@@ -44,7 +44,7 @@ def encode_media(body: MediaBody, inputs: Mapping[str, Tensor], runner: GraphRun
             parts[name].append(tensor.clone())  # the next group may be given the same memory
     return {
         slot.name: torch.cat(parts[slot.name], dim=len(slot.leading))
-        if slot.axis is Axis.REQUESTS
+        if slot.axis is Axis.REQUESTS and len(parts[slot.name]) > 1
         else parts[slot.name][-1]
         for slot in body.outputs
     }
