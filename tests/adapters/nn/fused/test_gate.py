@@ -19,6 +19,7 @@ from tests.adapters.nn.fused.common import (
     values,
     with_dtypes,
 )
+from tests.adapters.nn.fused.rounding import fma_rounds_once
 
 pytestmark = HERE  # which is mark.gpu where there is a device
 
@@ -54,6 +55,8 @@ def test_kinds_are_told_apart(kind: GateKind) -> None:
 
 def test_far_from_zero_float32_is_right_to_the_last_places() -> None:
     """Where e^x is large its exponent has few bits left for the fraction, which a plain power of two loses."""
+    if not fma_rounds_once():
+        pytest.skip("this version of Triton's interpreter rounds twice in an fma, which no card does")
     x = torch.linspace(-80.0, 80.0, 4001, device=DEVICE)
     exact = functional.silu(x.double())
     found = FusedGate("silu")(torch.cat((x, torch.ones_like(x)))[None])[0]
